@@ -1,0 +1,69 @@
+// Package policy is what operators asked of the server, resolved: one
+// immutable Set behind one atomic pointer, read once per request and then
+// passed as a value. It knows neither the wire form (bridge) nor Kubernetes.
+package policy
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Policy is one tenant's resolved knobs. The zero value of a limit is "off".
+type Policy struct {
+	TTL              time.Duration // age at which an entry is absent; > 0
+	LFU              bool          // eviction by use, then age; else by age
+	MinPrefixTokens  int32         // shorter prompts get no prefix hint
+	MinMatchedTokens int32         // replicas matching fewer are not named
+	FloorScore       float32       // a best score below it is no match
+	Timeout          time.Duration // budget of one lookup; 0: none
+	ChainMatching    bool          // match leading runs of blocks
+	RequireChain     bool          // answer only requests that carry a chain
+	TenantHot        bool          // allow TENANT_HOT
+	Affinity         bool          // allow AFFINITY_HINT
+}
+
+// Defaults are the knobs of a tenant without a policy, as published.
+func Defaults() Policy {
+	return Policy{
+		TTL:              30 * time.Minute,
+		MinMatchedTokens: 64,
+		FloorScore:       0.1,
+		ChainMatching:    true,
+		TenantHot:        true,
+		Affinity:         true,
+	}
+}
+
+// Set is everything one push said. It is immutable once adopted.
+type Set struct {
+	Default  Policy
+	Policies map[string]Policy // by tenant
+	Quotas   map[string]int64  // by tenant, distinct keys; absent: unbounded
+	Version  int               // of the body it came from; 0: built-in defaults
+	Adopted  time.Time
+}
+
+// For returns the policy that governs a tenant.
+func (s *Set) For(tenant string) Policy {
+	if p, ok := s.Policies[tenant]; ok {
+		return p
+	}
+	return s.Default
+}
+
+// Store hands the current Set to readers. Safe for concurrent use.
+type Store struct{ set atomic.Pointer[Set] }
+
+// NewStore starts with no policies: every tenant lives under defaults.
+func NewStore(defaults Policy) *Store {
+	s := &Store{}
+	s.set.Store(&Set{Default: defaults})
+	return s
+}
+
+// Load returns the current Set; call it once per request.
+func (s *Store) Load() *Set { return s.set.Load() }
+
+// Adopt replaces the Set whole: what the new one does not name reverts to
+// defaults.
+func (s *Store) Adopt(set *Set) { s.set.Store(set) }
