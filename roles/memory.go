@@ -1,0 +1,55 @@
+package roles
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// fallbackMemory is the index's budget where no limit can be read, in bytes.
+const fallbackMemory = 512 << 20
+
+// indexMemory is half of what the process may use: the limit of its container,
+// or the machine's memory.
+func indexMemory() int64 {
+	limit := int64(0)
+	for _, read := range []func() int64{
+		func() int64 { return readNumber("/sys/fs/cgroup/memory.max") },
+		func() int64 { return readNumber("/sys/fs/cgroup/memory/memory.limit_in_bytes") },
+		totalMemory,
+	} {
+		// An unlimited v1 cgroup says so with a number near 2^63.
+		if n := read(); n > 0 && n < 1<<60 && (limit == 0 || n < limit) {
+			limit = n
+		}
+	}
+	if limit == 0 {
+		return fallbackMemory
+	}
+	return limit / 2
+}
+
+func readNumber(file string) int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // "max": 0
+	return n
+}
+
+func totalMemory() int64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) >= 2 && fields[0] == "MemTotal:" {
+			kib, _ := strconv.ParseInt(fields[1], 10, 64)
+			return kib << 10
+		}
+	}
+	return 0
+}

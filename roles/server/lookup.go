@@ -1,0 +1,261 @@
+package server
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"inferencecache.io/inferencecache/index"
+	"inferencecache.io/inferencecache/internal/kv"
+	"inferencecache.io/inferencecache/internal/policy"
+	"inferencecache.io/inferencecache/internal/rank"
+	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
+)
+
+// Reason codes of LookupRoute.
+const (
+	prefixMatch   = "PREFIX_MATCH"
+	tenantHot     = "TENANT_HOT"
+	affinityHint  = "AFFINITY_HINT"
+	noHint        = "NO_HINT"
+	requiresChain = "POLICY_REQUIRES_CHAIN"
+	timedOut      = "TIMEOUT"
+	unknownTenant = "UNKNOWN_TENANT"
+	unknownModel  = "UNKNOWN_MODEL"
+	unknownScheme = "UNKNOWN_HASH_SCHEME"
+)
+
+// lookup is one question on its way through the server, with the buffers it
+// needs. It is pooled: nothing of it may outlive the answer.
+type lookup struct {
+	server  *Server
+	request *pb.LookupRouteRequest
+	now     time.Time
+	policy  policy.Policy
+	at      kv.Partition
+	input   input
+
+	keys    []kv.Hash
+	scratch index.Scratch
+	runs    []index.Run
+	holds   []rank.Hold
+	scored  []rank.Scored
+}
+
+// LookupRoute answers from the index. It never returns an error: whatever goes
+// wrong is an empty answer with a reason code.
+func (s *Server) LookupRoute(ctx context.Context, request *pb.LookupRouteRequest) (*pb.LookupRouteResponse, error) {
+	start := time.Now()
+	if request.GetTenantId() == kv.ProbeTenant {
+		answer := &pb.LookupRouteResponse{ReasonCode: noHint}
+		s.meters.lookup(request.GetModelId(), noHint, false, time.Since(start))
+		return answer, nil
+	}
+	l := s.lookups.Get().(*lookup)
+	l.server, l.request, l.now = s, request, start
+	l.policy = s.policies.Load().For(request.GetTenantId())
+	l.at = kv.Partition{
+		Scope:   kv.Scope{Tenant: request.GetTenantId(), Model: request.GetModelId(), Scheme: request.GetHashScheme()},
+		Adapter: request.GetAdapterId(),
+	}
+	answer := l.answer(ctx)
+	l.release()
+
+	took := time.Since(start)
+	answer.LookupLatencyUs = took.Microseconds()
+	s.meters.lookup(request.GetModelId(), answer.GetReasonCode(), len(answer.GetReplicaScores()) > 0, took)
+	return answer, nil
+}
+
+// release gives the lookup back to the pool without what belongs to the caller.
+func (l *lookup) release() {
+	pool := &l.server.lookups
+	l.request, l.input, l.runs = nil, input{}, nil
+	l.keys, l.holds, l.scored = l.keys[:0], l.holds[:0], l.scored[:0]
+	if cap(l.keys) <= 1<<16 { // let the garbage collector have giants
+		pool.Put(l)
+	}
+}
+
+// answer runs the contract's handler sequence.
+func (l *lookup) answer(ctx context.Context) *pb.LookupRouteResponse {
+	ctx, cancel := l.deadline(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return early(timedOut, nil)
+	}
+	if l.policy.RequireChain && !l.hasWireChain() {
+		return early(requiresChain, nil)
+	}
+	failed := l.resolve(ctx)
+	if ctx.Err() != nil {
+		return early(timedOut, l.input.echo)
+	}
+	if failed != "" {
+		l.server.meters.refusedInput(failed)
+		return early(noHint, l.input.echo)
+	}
+	short := l.policy.MinPrefixTokens > 0 && l.input.tokens < int64(l.policy.MinPrefixTokens)
+	if short && !l.policy.Affinity {
+		return early(noHint, l.input.echo)
+	}
+
+	reason := l.match()
+	if ctx.Err() != nil {
+		return early(timedOut, l.input.echo)
+	}
+	reason = l.gate(reason, short)
+	if reason == noHint {
+		reason = l.affinity()
+	}
+	if reason == prefixMatch && l.policy.LFU {
+		l.credit()
+	}
+	return l.respond(reason)
+}
+
+func early(reason string, echo []uint32) *pb.LookupRouteResponse {
+	return &pb.LookupRouteResponse{ReasonCode: reason, TokenIds: echo}
+}
+
+// deadline applies the policy's budget, and a safety net where an engine will
+// be asked and nobody set a limit.
+func (l *lookup) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.policy.Timeout > 0 {
+		return context.WithDeadline(ctx, l.now.Add(l.policy.Timeout))
+	}
+	if _, limited := ctx.Deadline(); !limited && l.wantsTokenizing() {
+		return context.WithTimeout(ctx, l.server.config.TokenizeTimeout)
+	}
+	return ctx, func() {}
+}
+
+// match asks the index and ranks what it found; l.scored is set for
+// prefixMatch and tenantHot.
+func (l *lookup) match() string {
+	if !l.at.Complete() {
+		return noHint
+	}
+	idx := l.server.index
+	loads := l.server.replicas.loads(l.at.Tenant, l.at.Model)
+	question := rank.Question{Now: l.now, TTL: l.policy.TTL, TTFTMs: l.request.GetSlo().GetTtftMs(), Chain: l.input.chain}
+	if len(l.input.keys) > 0 {
+		l.runs = idx.Lookup(&l.scratch, l.now, l.at, l.input.keys)
+		l.weigh()
+		question.Total = len(idx.Members(l.at.Scope))
+		l.scored = l.server.config.Rank.Prefix(l.scored[:0], question, l.holds, loads)
+		if len(l.scored) > 0 {
+			return prefixMatch
+		}
+		if !l.input.chain {
+			l.scored = l.server.config.Rank.TenantHot(l.scored[:0], question, idx.Members(l.at.Scope), loads)
+			if len(l.scored) > 0 {
+				return tenantHot
+			}
+		}
+	}
+	switch idx.Miss(l.at.Scope) {
+	case index.UnknownTenant:
+		return unknownTenant
+	case index.UnknownModel:
+		return unknownModel
+	case index.UnknownScheme:
+		return unknownScheme
+	}
+	return noHint
+}
+
+// weigh turns runs of blocks into matched tokens: a chain counts the request's
+// own blocks, an exact key what was stored with it.
+func (l *lookup) weigh() {
+	l.holds = l.holds[:0]
+	for _, run := range l.runs {
+		tokens := run.Tokens
+		if l.input.chain {
+			tokens = l.input.covered(run.Blocks)
+		}
+		l.holds = append(l.holds, rank.Hold{Replica: run.Replica, Tokens: tokens, Seen: run.Seen, Tier: run.Tier})
+	}
+}
+
+// gate takes back what the policy does not let through.
+func (l *lookup) gate(reason string, short bool) string {
+	switch reason {
+	case tenantHot:
+		if !l.policy.TenantHot || short {
+			return noHint
+		}
+	case prefixMatch:
+		if short {
+			return noHint
+		}
+		if floor := l.policy.MinMatchedTokens; floor > 0 {
+			kept := l.scored[:0]
+			for _, s := range l.scored {
+				if s.Tokens >= floor {
+					kept = append(kept, s)
+				}
+			}
+			l.scored = kept
+		}
+	default:
+		return reason
+	}
+	if len(l.scored) == 0 || l.policy.FloorScore > 0 && l.scored[0].Score < l.policy.FloorScore {
+		return noHint
+	}
+	return reason
+}
+
+// affinity picks one replica by the prompt alone, so that equal prompts meet.
+func (l *lookup) affinity() string {
+	if !l.policy.Affinity || !l.at.Complete() || len(l.input.keys) == 0 {
+		return noHint
+	}
+	members := l.server.index.Members(l.at.Scope)
+	if len(members) == 0 {
+		return noHint
+	}
+	l.scored = append(l.scored[:0], rank.Scored{Replica: l.input.seed().Pick(members)})
+	return affinityHint
+}
+
+// credit counts the use of what is delivered, for LFU eviction.
+func (l *lookup) credit() {
+	for _, scored := range l.topK() {
+		for _, run := range l.runs {
+			if run.Replica == scored.Replica {
+				l.server.index.Credit(l.at, run.Replica, l.input.keys[:run.Blocks])
+			}
+		}
+	}
+}
+
+func (l *lookup) topK() []rank.Scored {
+	if k := int(l.request.GetTopK()); k > 0 && k < len(l.scored) {
+		return l.scored[:k]
+	}
+	return l.scored
+}
+
+func (l *lookup) respond(reason string) *pb.LookupRouteResponse {
+	answer := &pb.LookupRouteResponse{ReasonCode: reason, TokenIds: l.input.echo, AdapterId: l.at.Adapter}
+	if reason != prefixMatch && reason != tenantHot && reason != affinityHint {
+		return answer
+	}
+	top := l.topK()
+	rows := make([]pb.ReplicaScore, len(top)) // one allocation for all rows
+	answer.ReplicaScores = make([]*pb.ReplicaScore, len(top))
+	for i, s := range top {
+		row := &rows[i]
+		row.ReplicaId, row.Score, row.MatchedTokens, row.EstimatedCacheHitProb = s.Replica, s.Score, s.Tokens, s.Prob
+		if s.Tier.Known() {
+			row.Tier = pb.CacheTier(s.Tier)
+		}
+		answer.ReplicaScores[i] = row
+	}
+	return answer
+}
+
+// clampInt32 keeps sums of clients' numbers inside the wire's range.
+func clampInt32(v int64) int32 { return int32(max(math.MinInt32, min(math.MaxInt32, v))) }
