@@ -1,0 +1,51 @@
+# The commands of this project. `make help` lists them.
+GO      ?= go
+BIN     := bin/inferencecache
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse --short HEAD 2>/dev/null)
+LDFLAGS := -s -w -X inferencecache.io/inferencecache/roles.Version=$(VERSION) -X inferencecache.io/inferencecache/roles.Commit=$(COMMIT)
+
+# One set of flags for all but the race detector, so that they share the cache.
+export CGO_ENABLED := 0
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
+
+# Packages that start goroutines: tested under the race detector. The others
+# hold pure functions, where it finds nothing.
+RACE := ./index/... ./subscriber/... ./roles/... ./internal/auth/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
+# Every fuzz target as package:name.
+FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9]+' | sed -E 's|/[^/]+_test.go:func |:|' | sort -u)
+FUZZTIME ?= 30s
+
+.PHONY: help build run test race bench fuzz generate check
+help: ## list these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## build bin/inferencecache, static
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) .
+
+run: build ## run everything on loopback: server, three simulated engines, subscribers
+	@exec $(BIN) run --role=all
+
+test: ## run every test, packages with goroutines under the race detector
+	$(GO) test $$($(GO) list ./... | grep -vE "$$($(GO) list $(RACE) | paste -sd'|' | sed 's/\./\\./g; s/|/$$|/g; s/$$/$$/')")
+	CGO_ENABLED=1 $(GO) test -race $(RACE)
+
+race: ## run the tests of packages with goroutines under the race detector, three times
+	CGO_ENABLED=1 $(GO) test -race -count=3 $(RACE)
+
+bench: ## run the benchmarks
+	$(GO) test -run='^$$' -bench=. -benchmem ./index ./internal/... ./subscriber ./roles/server
+
+fuzz: ## fuzz every target for FUZZTIME (30s)
+	@set -e; for t in $(FUZZ); do echo "== $$t"; $(GO) test -run='^$$' -fuzz="^$${t#*:}$$" -fuzztime=$(FUZZTIME) "$${t%%:*}"; done
+
+generate: ## generate code from the .proto files
+	cd proto && $(GO) run -tags generate generate.go
+
+check: ## what CI wants besides tests: formatting, vet, staticcheck, tidy modules, generated code
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+	$(MAKE) -s generate
+	@git diff --exit-code -- proto || { echo "generated code differs from the .proto: commit the result of make generate"; exit 1; }

@@ -1,0 +1,265 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "inferencecache.io/inferencecache"
+
+// Floors: imports look down, never up, and never across except where a row
+// says so. Stations (3) never import each other.
+const (
+	words = iota
+	tools
+	machines
+	stations
+	roles
+	mains
+)
+
+// room is one planned package: its floor, the rooms of ours it may import, and
+// the libraries it may import by module path.
+type room struct {
+	floor     int
+	ours      []string
+	libraries []string
+}
+
+const (
+	connectLib = "connectrpc.com/connect"
+	metricsLib = "github.com/VictoriaMetrics/metrics"
+	protobuf   = "google.golang.org/protobuf"
+	pflagLib   = "github.com/spf13/pflag"
+	xxh3       = "github.com/zeebo/xxh3"
+	zmq4       = "github.com/go-zeromq/zmq4"
+	syncLib    = "golang.org/x/sync"
+	contract   = "proto/inferencecache/v1alpha1"
+	rpc        = contract + "/inferencecachev1alpha1connect"
+)
+
+var plan = map[string]room{
+	"": {mains, []string{"roles"}, nil},
+
+	"roles": {roles,
+		[]string{"bridge", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
+			"internal/engine/vllm", "internal/life", "internal/memhttp", "internal/obs", contract, rpc, "roles/server", "subscriber"},
+		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
+
+	"roles/server": {stations,
+		[]string{"index", "internal/fingerprint", "internal/kv", "internal/obs", "internal/policy", "internal/rank", "internal/status", contract, rpc},
+		[]string{connectLib, "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", metricsLib, pflagLib}},
+	"subscriber": {stations,
+		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
+		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
+	"bridge": {stations, []string{"internal/policy", "internal/status"}, nil},
+
+	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
+	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm"}, []string{metricsLib, pflagLib, syncLib}},
+
+	"internal/auth":             {tools, nil, []string{syncLib}},
+	"internal/auth/tokenreview": {tools, []string{"internal/auth"}, []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"}},
+	"internal/engine":           {tools, []string{"internal/kv"}, nil},
+	"internal/engine/sglang":    {tools, []string{"internal/engine"}, nil},
+	"internal/engine/vllm":      {tools, []string{"internal/engine"}, nil},
+	"internal/fingerprint":      {tools, []string{"internal/kv"}, []string{xxh3}},
+	"internal/life":             {tools, nil, nil},
+	"internal/memhttp":          {tools, nil, nil},
+	"internal/obs":              {tools, nil, []string{metricsLib}},
+	"internal/rank":             {tools, []string{"internal/kv"}, nil},
+
+	"internal/arch":   {words, nil, nil},
+	"internal/kv":     {words, nil, nil},
+	"internal/policy": {words, nil, nil},
+	"internal/status": {words, nil, nil},
+	contract:          {words, nil, []string{protobuf}},
+	rpc:               {words, []string{contract}, []string{connectLib}},
+	"proto":           {words, nil, []string{protobuf, "github.com/bufbuild/protocompile"}}, // build tag generate
+}
+
+// testLibraries are allowed in any test.
+var testLibraries = []string{"github.com/google/go-cmp", "go.uber.org/goleak"}
+
+// generators are commands run at build time only: they may exit and print.
+var generators = []string{"proto"}
+
+type file struct {
+	name string // below the root, with slashes
+	pkg  string // folder
+	test bool
+	ast  *ast.File
+}
+
+func parseTree(t *testing.T) []file {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []file
+	set := token.NewFileSet()
+	err = filepath.WalkDir(root, func(full string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, full)
+		name = filepath.ToSlash(name)
+		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(set, full, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		pkg := path.Dir(name)
+		if pkg == "." {
+			pkg = ""
+		}
+		files = append(files, file{name, pkg, strings.HasSuffix(name, "_test.go"), parsed})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func imports(f file) (paths []string) {
+	for _, spec := range f.ast.Imports {
+		p, _ := strconv.Unquote(spec.Path.Value)
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+// owns reports whether path is pkg or a package below it.
+func owns(pkg, path string) bool { return path == pkg || strings.HasPrefix(path, pkg+"/") }
+
+func anyOwns(pkgs []string, path string) bool {
+	return slices.ContainsFunc(pkgs, func(pkg string) bool { return owns(pkg, path) })
+}
+
+func TestEveryPackageKeepsToThePlan(t *testing.T) {
+	t.Parallel()
+	// A test may use any library of the plan, to put the real thing against it.
+	known := slices.Clone(testLibraries)
+	for _, row := range plan {
+		known = append(known, row.libraries...)
+	}
+	found := map[string]bool{}
+	for _, f := range parseTree(t) {
+		row, planned := plan[f.pkg]
+		if !planned {
+			t.Errorf("%s: package %q has no row in the plan", f.name, f.pkg)
+			continue
+		}
+		found[f.pkg] = true
+		for _, imported := range imports(f) {
+			if ours, ok := strings.CutPrefix(imported, module+"/"); ok {
+				checkOurs(t, f, row, ours)
+			} else if strings.Contains(strings.Split(imported, "/")[0], ".") {
+				if !anyOwns(row.libraries, imported) && !(f.test && anyOwns(known, imported)) {
+					t.Errorf("%s imports %s, which its row does not allow", f.name, imported)
+				}
+			}
+		}
+	}
+	for pkg := range plan {
+		if !found[pkg] {
+			t.Errorf("the plan has a row for %q, which does not exist", pkg)
+		}
+	}
+}
+
+// checkOurs holds imports between rooms to the plan. Tests may look at any
+// room of their floor or below, to use the real thing.
+func checkOurs(t *testing.T, f file, row room, ours string) {
+	t.Helper()
+	target, ok := plan[ours]
+	switch {
+	case !ok:
+		t.Errorf("%s imports %s, which is not planned", f.name, ours)
+	case f.test && ours != f.pkg && target.floor <= row.floor:
+	case f.test && ours == f.pkg: // an external test
+	case !slices.Contains(row.ours, ours):
+		t.Errorf("%s imports %s, which its row does not allow", f.name, ours)
+	case target.floor > row.floor:
+		t.Errorf("%s looks up: floor %d imports %s on floor %d", f.name, row.floor, ours, target.floor)
+	case target.floor == stations && row.floor == stations:
+		t.Errorf("%s: stations never import each other: %s", f.name, ours)
+	}
+}
+
+func TestLibrariesStayInTheirRooms(t *testing.T) {
+	t.Parallel()
+	for _, f := range parseTree(t) {
+		if f.test {
+			continue
+		}
+		for _, imported := range imports(f) {
+			allowed := true
+			switch {
+			case owns("github.com/spf13/cobra", imported), owns("github.com/spf13/viper", imported):
+				allowed = f.pkg == "roles"
+			case owns(pflagLib, imported):
+				allowed = f.pkg == "roles" || path.Base(f.name) == "config.go"
+			case strings.HasPrefix(imported, "k8s.io/"):
+				allowed = anyOwns([]string{"api", "reconcile", "webhook", "roles/doctor", "internal/auth/tokenreview", "internal/obs"}, f.pkg) || f.pkg == "roles"
+			case owns(zmq4, imported):
+				allowed = f.pkg == "subscriber" || f.pkg == "internal/engine/sim"
+			case strings.Contains(imported, "msgpack"):
+				allowed = owns("internal/engine", f.pkg)
+			case owns(xxh3, imported):
+				allowed = f.pkg == "internal/fingerprint" || f.pkg == "index"
+			}
+			if !allowed {
+				t.Errorf("%s imports %s, which has no place there", f.name, imported)
+			}
+		}
+	}
+}
+
+// TestCallsStayInTheirRooms keeps process-wide acts at the rim.
+func TestCallsStayInTheirRooms(t *testing.T) {
+	t.Parallel()
+	for _, f := range parseTree(t) {
+		if f.test || slices.Contains(generators, f.pkg) {
+			continue
+		}
+		rim := f.pkg == "" || f.pkg == "roles"
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			selector, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := selector.X.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			call := x.Name + "." + selector.Sel.Name
+			switch {
+			case call == "os.Exit", strings.HasPrefix(call, "signal.Notify"), strings.HasPrefix(call, "fmt.Print"):
+				if !rim {
+					t.Errorf("%s calls %s, which only main and roles may", f.name, call)
+				}
+			case call == "context.Background", call == "context.TODO":
+				// A shutdown deadline uses context.WithoutCancel of its own context.
+				if f.pkg != "" {
+					t.Errorf("%s calls %s: take a context from the caller", f.name, call)
+				}
+			}
+			return true
+		})
+	}
+}
