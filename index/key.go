@@ -1,0 +1,67 @@
+package index
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"inferencecache.io/inferencecache/internal/kv"
+)
+
+// Key folds the bytes that an engine calls a block hash into a kv.Hash: 8
+// bytes are read as they are (big-endian), any other length is hashed with a
+// secret of this index, so that such keys mean nothing to another index. Empty
+// bytes name no block and are a bug of the caller.
+func (x *Index) Key(b []byte) kv.Hash {
+	if len(b) == 0 {
+		panic("bug: index key of no bytes")
+	}
+	if len(b) == kv.HashSize {
+		return kv.Hash(binary.BigEndian.Uint64(b))
+	}
+	return kv.Hash(xxh3.HashSeed(b, x.secret))
+}
+
+// place is where a key lies in the order of every table: a bijection of 64
+// bits under a random salt. Tables store places, not keys.
+func (x *Index) place(k kv.Hash) uint64 {
+	v := uint64(k) ^ x.salt
+	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
+	v = (v ^ v>>27) * 0x94d049bb133111eb
+	return v ^ v>>31
+}
+
+// key undoes place.
+func (x *Index) key(place uint64) kv.Hash {
+	v := (place ^ place>>31 ^ place>>62) * 0x319642b2d24d8ec3
+	v = (v ^ v>>27 ^ v>>54) * 0x96de1b173f119089
+	v = v ^ v>>30 ^ v>>60
+	return kv.Hash(v ^ x.salt)
+}
+
+// A tick is a millisecond since the Unix epoch. Holders keep the low 32 bits,
+// which are told apart as long as two stamps lie within 24 days: maxTTL keeps
+// them there, if Sweep gets round once in four days.
+type tick = int64
+
+const (
+	noTick tick = math.MinInt64
+	maxTTL      = 20 * 24 * time.Hour
+)
+
+func ticks(t time.Time) tick { return t.UnixMilli() }
+
+// full restores the high bits of a stamp near now.
+func full(now tick, seen uint32) tick { return now - tick(int32(uint32(now)-seen)) }
+
+// A holder in a word: stamp (32 bits), ordinal (16), tier (8), use (8).
+func holder(seen uint32, ord uint16, tier kv.Tier, use uint8) uint64 {
+	return uint64(seen)<<32 | uint64(ord)<<16 | uint64(tier)<<8 | uint64(use)
+}
+
+func seenOf(w uint64) uint32  { return uint32(w >> 32) }
+func ordOf(w uint64) uint16   { return uint16(w >> 16) }
+func tierOf(w uint64) kv.Tier { return kv.Tier(w >> 8) }
+func useOf(w uint64) uint8    { return uint8(w) }
