@@ -153,7 +153,7 @@ func (p *process) guards(ctx context.Context) (bridge.Guards, error) {
 
 // addSubscriber follows one engine; client nil: the subscriber's own.
 func (p *process) addSubscriber(config subscriber.Config, client func(string) connect.HTTPClient) error {
-	s, err := subscriber.New(config, subscriber.Deps{HTTP: client, Logger: p.log, Metrics: p.set})
+	s, err := subscriber.New(config, subscriber.Deps{HTTP: client, Logger: p.log, Metrics: p.set, Version: "inferencecache/" + Version})
 	if err != nil {
 		return err
 	}
