@@ -141,7 +141,8 @@ func (s *Scratch) begin(sc *scope, now, expired tick, adapter string, place uint
 	f := &s.found[0]
 	st := &p.stripes[stripeOf(place)]
 	st.mu.RLock()
-	s.probe(st, place, f, math.MaxInt)
+	s.locate(st, place, f)
+	s.copy(st, place, f, math.MaxInt)
 	st.mu.RUnlock()
 	for j := range int(f.n) {
 		w := s.words[int(f.off)+j]
@@ -179,9 +180,9 @@ func (s *Scratch) tokensAt(f *found, j int) int32 {
 	return s.tokens[int(f.wide)+j]
 }
 
-// probe copies the holders of a place out of the stripe, which is read-locked.
-// If they are more than most, those that are not alive are left out.
-func (s *Scratch) probe(st *stripe, place uint64, f *found, most int) {
+// locate finds the slot of a place, for copy, and touches its block. The
+// stripe is read-locked.
+func (s *Scratch) locate(st *stripe, place uint64, f *found) {
 	*f = found{wide: -1}
 	t := st.table(place)
 	if t == nil {
@@ -191,8 +192,22 @@ func (s *Scratch) probe(st *stripe, place uint64, f *found, most int) {
 	if !ok {
 		return
 	}
-	sl := &t.slots[i]
-	f.off, f.n, f.tokens = int32(len(s.words)), int32(sl.n), sl.tokens
+	f.off, f.n = int32(i), int32(t.slots[i].n)
+	if f.n > 1 {
+		s.touched ^= t.arena[t.slots[i].word[0]]
+	}
+}
+
+// copy takes the holders of a located place out of the stripe, which has been
+// locked since. If they are more than most, those that are not alive are left
+// out.
+func (s *Scratch) copy(st *stripe, place uint64, f *found, most int) {
+	if f.n == 0 {
+		return
+	}
+	t := st.table(place)
+	sl := &t.slots[f.off]
+	f.off, f.tokens = int32(len(s.words)), sl.tokens
 	if sl.n == 1 {
 		s.words = append(s.words, sl.word[0])
 		return
@@ -243,7 +258,10 @@ func (s *Scratch) window(x *Index, p *partition, keys []kv.Hash, left int) {
 		st.mu.RLock()
 		s.touched ^= st.touch(&s.group.places, in)
 		for _, k := range in {
-			s.probe(st, s.group.places[k], &s.found[k], most)
+			s.locate(st, s.group.places[k], &s.found[k])
+		}
+		for _, k := range in {
+			s.copy(st, s.group.places[k], &s.found[k], most)
 		}
 		st.mu.RUnlock()
 	}

@@ -462,7 +462,7 @@ func TestOracle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f.Defaults.MaxKeys = -1
-			for range 3 {
+			for range 2 {
 				seed := rand.Uint64()
 				p := newPair(t, rand.New(rand.NewPCG(seed, 0)), f.Config, f.limits)
 				p.seed = seed

@@ -137,19 +137,37 @@ func (f *first) offerHolders(now tick, p *partition, t *table, s *slot, all bool
 		if o.dead && !all {
 			continue
 		}
-		c := candidate{
-			rank: rankLive, ord: ordOf(w), seen: full(now, seenOf(w)),
-			tokens: t.tokensOf(s, j), p: p, place: s.place, replica: o.id,
-		}
+		rank, use, seen := rankLive, uint8(0), full(now, seenOf(w))
 		switch {
-		case o.dead || c.seen <= o.mark:
-			c.rank = rankAbsent
-		case c.seen <= expired:
-			c.rank = rankExpired
+		case o.dead || seen <= o.mark:
+			rank = rankAbsent
+		case seen <= expired:
+			rank = rankExpired
 		}
 		if l.LFU {
-			c.use = useOf(w)
+			use = useOf(w)
 		}
-		f.offer(c)
+		if f.tooLate(rank, use, seen) {
+			continue
+		}
+		f.offer(candidate{
+			rank: rank, use: use, ord: ordOf(w), seen: seen,
+			tokens: t.tokensOf(s, j), p: p, place: s.place, replica: o.id,
+		})
 	}
+}
+
+// tooLate spares most holders of a window the making of a candidate.
+func (f *first) tooLate(rank, use uint8, seen tick) bool {
+	if len(f.heap) < f.n {
+		return false
+	}
+	last := &f.heap[0]
+	if rank != last.rank {
+		return rank > last.rank
+	}
+	if use != last.use {
+		return use > last.use
+	}
+	return seen > last.seen
 }
