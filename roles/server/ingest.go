@@ -61,6 +61,7 @@ func (s *Server) ingest(now time.Time, u *pb.CacheStateUpdate) uint64 {
 	}
 	scope := kv.Scope{Tenant: u.GetTenantId(), Model: u.GetModelId(), Scheme: u.GetHashScheme()}
 	seen := stamp(now, u.GetTimestampUs())
+	s.meters.age.Update(now.Sub(seen).Seconds())
 	var applied uint64
 	if u.GetSequence() == 0 {
 		s.applyHolds(now, seen, scope, u)

@@ -147,6 +147,9 @@ func TestProducersClocksAreClamped(t *testing.T) {
 	if got := r.dropped(dropStale); got != 4 {
 		t.Errorf("counted %v stale entries, want 4", got)
 	}
+	if got := r.metric("inferencecache_ingest_age_seconds_sum"); got < 359_000 || got > 361_000 {
+		t.Errorf("ages add up to %v s, want 100 h", got)
+	}
 	for _, replica := range r.index.Replicas() {
 		if replica.Last.After(time.Now()) {
 			t.Errorf("%s is stamped %s, in the future", replica.Replica, replica.Last)

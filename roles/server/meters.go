@@ -16,6 +16,9 @@ import (
 // latencyBuckets are the published bounds of the lookup histogram, in seconds.
 var latencyBuckets = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1}
 
+// ageBuckets tell a healthy stream (well below a second) from one that lags.
+var ageBuckets = []float64{0.01, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600}
+
 // reasons is the whole vocabulary of LookupRoute, so that counters can be an
 // array.
 var reasons = []string{prefixMatch, tenantHot, affinityHint, noHint, requiresChain, timedOut, unknownTenant, unknownModel, unknownScheme}
@@ -26,6 +29,7 @@ type meters struct {
 	set     *metrics.Set
 	up      *metrics.Gauge
 	updates *metrics.Counter
+	age     *metrics.PrometheusHistogram // of updates on arrival, by their stamps
 
 	models  *obs.Labels
 	tenants *obs.Labels
@@ -64,6 +68,7 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 		set:          set,
 		up:           set.NewGauge("inferencecache_server_up", nil),
 		updates:      set.NewCounter("inferencecache_ingest_updates_total"),
+		age:          set.NewPrometheusHistogramExt("inferencecache_ingest_age_seconds", ageBuckets),
 		models:       obs.NewLabels(s.config.MaxModelLabels),
 		tenants:      obs.NewLabels(s.config.MaxModelLabels),
 		dropped:      counters(set, "inferencecache_ingest_dropped_total", "reason", drops),

@@ -59,8 +59,11 @@ func TestEveryProtocolAnswersTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	now := time.Now().UnixMicro() // one stamp: equal scores go by replica id
 	for _, replica := range []string{"r-1", "r-2"} {
-		if err := stream.Send(update(replica, chainEntry(0, 64))); err != nil {
+		u := update(replica, chainEntry(0, 64))
+		u.TimestampUs = now
+		if err := stream.Send(u); err != nil {
 			t.Fatal(err)
 		}
 	}
