@@ -5,6 +5,7 @@
 package life
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ func Run(ctx context.Context, grace time.Duration, log *slog.Logger, services ..
 	case <-ctx.Done():
 	case o := <-ended:
 		delete(running, o.service)
-		failure = fmt.Errorf("%s: %w", o.service, cmpErr(o.err, errEnded))
+		failure = fmt.Errorf("%s: %w", o.service, cmp.Or(o.err, errEnded))
 	}
 	log.Info("graceful_shutdown_started", "grace", grace.String())
 	late := stop(cancels[:], running, ended, grace)
@@ -106,11 +107,4 @@ func left(running map[string]Stage, stage Stage) bool {
 		}
 	}
 	return false
-}
-
-func cmpErr(err, fallback error) error {
-	if err != nil {
-		return err
-	}
-	return fallback
 }

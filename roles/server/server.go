@@ -94,6 +94,9 @@ func (s *Server) Mount(mux *http.ServeMux) {
 // and streams are told to end.
 func (s *Server) Run(ctx context.Context) error {
 	s.setServing(true)
+	if s.tokens != nil {
+		defer s.tokens.close()
+	}
 	ticker := time.NewTicker(s.config.SweepInterval)
 	defer ticker.Stop()
 	for {
