@@ -11,15 +11,16 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
 # Packages that start goroutines: tested under the race detector. The others
 # hold pure functions, where it finds nothing.
-RACE := ./index/... ./subscriber/... ./roles/... ./internal/auth/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
+RACE := ./bench/... ./index/... ./subscriber/... ./roles/... ./internal/auth/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
 # The race detector needs a C compiler; without one the tests run without it.
 WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race || echo $(GO) test)
 
 # Every fuzz target as package:name.
 FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9]+' | sed -E 's|/[^/]+_test.go:func |:|' | sort -u)
 FUZZTIME ?= 30s
+SOAK     ?= 5m
 
-.PHONY: help build run test race bench fuzz generate check
+.PHONY: help build run test race bench soak fuzz generate check
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -37,8 +38,12 @@ test: ## run every test, packages with goroutines under the race detector
 race: ## run the tests of packages with goroutines under the race detector, three times
 	$(WITH_RACE) -count=3 $(RACE)
 
-bench: ## run the benchmarks
-	$(GO) test -run='^$$' -bench=. -benchmem ./index ./internal/... ./subscriber ./roles/server
+bench: build ## run the benchmarks and measure the index (TRACE=file: with that trace)
+	TRACE='$(abspath $(TRACE))' $(GO) test -run='^$$' -bench=. -benchmem ./index ./internal/... ./subscriber ./roles/server
+	$(BIN) bench --full --trace='$(abspath $(TRACE))'
+
+soak: build ## churn an index at its memory budget for SOAK (5m)
+	$(BIN) bench --soak=$(SOAK) --strict
 
 fuzz: ## fuzz every target for FUZZTIME (30s)
 	@set -e; for t in $(FUZZ); do echo "== $$t"; $(GO) test -run='^$$' -fuzz="^$${t#*:}$$" -fuzztime=$(FUZZTIME) "$${t%%:*}"; done

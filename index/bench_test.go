@@ -1,221 +1,219 @@
-package index
+package index_test
 
 import (
 	"fmt"
-	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
+	"inferencecache.io/inferencecache/bench"
+	"inferencecache.io/inferencecache/index"
 	"inferencecache.io/inferencecache/internal/kv"
+	"inferencecache.io/inferencecache/internal/trace"
 )
 
-// The figures are for a million holder-blocks: chains of 16,384 blocks, held
-// by k replicas.
-const (
-	benchEntries = 1 << 20
-	benchChain   = 16384
-)
+// x-map is the time of the same work done block by block on a plain
+// map[uint64]uint64 of as many keys, divided by ours. Both are timed in short
+// turns, of which the medians count: what disturbs the machine meets both, and
+// few turns of either.
 
-var (
-	benchScope = kv.Scope{Tenant: "tenant", Model: "model", Scheme: "vllm"}
-	benchNow   = time.UnixMilli(1_700_000_000_000)
-)
-
-func benchKeys(n int) []kv.Hash {
-	r := rand.New(rand.NewPCG(1, 2))
-	keys := make([]kv.Hash, n)
-	for i := range keys {
-		keys[i] = kv.Hash(r.Uint64())
+// duel times ours in the loop of b, and after a millisecond of it theirs: the
+// same calls, as far as they take no longer. Calls come in slices, so that
+// reading the clock costs nothing.
+func duel(b *testing.B, slice int, ours, theirs func(i int)) {
+	const turn = time.Millisecond
+	b.ReportAllocs()
+	var own, other []float64 // ns of a call, by turn
+	var last time.Duration
+	i, j, begun := 0, 0, 0
+	for b.Loop() {
+		ours(i)
+		i++
+		if i%slice != 0 || b.Elapsed()-last < turn {
+			continue
+		}
+		b.StopTimer()
+		own = append(own, float64(b.Elapsed()-last)/float64(i-begun))
+		other = append(other, mapTurn(turn, slice, &j, i, theirs))
+		last, begun = b.Elapsed(), i
+		b.StartTimer()
 	}
-	return keys
+	if len(own) > 0 { // not if told to run but a few calls
+		b.ReportMetric(median(other)/median(own), "x-map")
+	}
 }
 
-func unbounded() Config { return Config{Defaults: Limits{MaxKeys: -1}} }
-
-// fill stores keys in batches of a few hundred, as engines report them. Replica
-// i does not hold the last i*512 blocks of a chain.
-func fill(x *Index, keys []kv.Hash, k int) {
-	for r := range k {
-		id := fmt.Sprint("replica-", r)
-		for from := 0; from < len(keys); from += 512 {
-			if from%benchChain >= benchChain-r*512 {
-				continue
-			}
-			x.Apply(benchNow, &Batch{Scope: benchScope, Replica: id, Seen: benchNow, Ops: []Op{
-				{Kind: Store, Tier: kv.T1, Keys: keys[from:min(from+512, len(keys))], Tokens: int32(from % benchChain * 16), Step: 16},
-			}})
+// mapTurn makes calls from *j up to end, in slices, until the turn is over, and
+// returns the time of one in ns.
+func mapTurn(turn time.Duration, slice int, j *int, end int, theirs func(i int)) float64 {
+	start, first := time.Now(), *j
+	for {
+		for range slice {
+			theirs(*j)
+			*j++
+		}
+		if took := time.Since(start); took >= turn || *j >= end {
+			return float64(took) / float64(*j-first)
 		}
 	}
 }
 
-func benchMap(keys []kv.Hash) map[uint64]uint64 {
-	m := make(map[uint64]uint64)
-	for i, k := range keys {
-		m[uint64(k)] = uint64(i)
-	}
-	return m
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
 }
 
-// reportMap reports how many times as long the same work takes on a map.
-func reportMap(b *testing.B, ours time.Duration, work func(i int)) {
-	n := min(b.N, 2_000_000)
-	start := time.Now()
-	for i := range n {
-		work(i)
-	}
-	theirs := time.Since(start)
-	b.ReportMetric(float64(theirs)/float64(n)/(float64(ours)/float64(b.N)), "x-map")
+func reportBytes(b *testing.B, c index.Counts) {
+	b.ReportMetric(float64(c.Bytes)/float64(c.Entries), "B/holder-block")
 }
 
 func BenchmarkLookup(b *testing.B) {
-	for _, k := range []int{1, 8} {
-		keys := benchKeys(benchEntries / k)
-		x := New(unbounded())
-		fill(x, keys, k)
-		m := benchMap(keys)
-		p := kv.Partition{Scope: benchScope}
-		for _, d := range []int{64, 1024, 16384} {
+	for _, d := range []int{64, 1024, 16384} {
+		for _, k := range []int{1, 8} {
 			b.Run(fmt.Sprintf("d=%d/k=%d", d, k), func(b *testing.B) {
-				var s Scratch
-				pieces := len(keys) / d
-				at := func(i int) []kv.Hash {
-					i = i * 7919 % pieces
-					return keys[i*d:][:d]
-				}
-				b.ReportAllocs()
-				i := 0
-				for b.Loop() {
-					if len(x.Lookup(&s, benchNow, p, at(i))) == 0 && d > 4096 {
-						b.Fatal("nothing found")
-					}
-					i++
-				}
-				c := x.Counts()
-				b.ReportMetric(float64(c.Bytes)/float64(c.Entries), "B/holder-block")
+				keys := bench.Keys(bench.Million / k)
+				x := bench.Unbounded()
+				bench.Fill(x, keys, d, k)
+				m := bench.FillMap(keys, d, k)
+				prompt := bench.Chains(keys, d)
+				look := bench.InIndex(x)()
 				var sum uint64
-				reportMap(b, b.Elapsed(), func(i int) {
-					for _, key := range at(i) {
-						sum += m[uint64(key)]
-					}
-				})
-				_ = sum
+				duel(b, max(1, 4096/d), func(i int) { look(prompt(i)) }, func(i int) { sum += bench.LookupMap(m, prompt(i)) })
+				runtime.KeepAlive(sum)
+				reportBytes(b, x.Counts())
 			})
 		}
 	}
 }
 
+// BenchmarkAdd builds a million holder-blocks from nothing. An op is all of it.
 func BenchmarkAdd(b *testing.B) {
 	for _, k := range []int{1, 8} {
 		b.Run(fmt.Sprintf("k=%d", k), func(b *testing.B) {
-			keys := benchKeys(benchEntries / k)
-			var x *Index
-			for b.Loop() {
-				x = New(unbounded())
-				fill(x, keys, k)
-			}
-			c := x.Counts()
-			b.ReportMetric(float64(c.Entries)*float64(b.N)/b.Elapsed().Seconds(), "holder-blocks/s")
-			b.ReportMetric(float64(c.Bytes)/float64(c.Entries), "B/holder-block")
-			reportMap(b, b.Elapsed(), func(int) {
-				for range k {
-					benchMap(keys)
-				}
-			})
+			keys := bench.Keys(bench.Million / k)
+			var x *index.Index
+			duel(b, 1,
+				func(int) { x = bench.Unbounded(); bench.Fill(x, keys, bench.Chain, k) },
+				func(int) { bench.FillMap(keys, bench.Chain, k) })
+			b.ReportMetric(float64(x.Counts().Entries)*float64(b.N)/b.Elapsed().Seconds(), "holder-blocks/s")
+			reportBytes(b, x.Counts())
 		})
 	}
 }
 
+// BenchmarkRemove removes blocks of a million one by one, from the heads of
+// their chains on. What is gone is filled in again off the clock.
 func BenchmarkRemove(b *testing.B) {
-	keys := benchKeys(benchEntries)
-	x := New(unbounded())
-	m := benchMap(keys)
-	fill(x, keys, 1)
-	i := 0
-	batch := &Batch{Scope: benchScope, Replica: "replica-0", Seen: benchNow, Ops: []Op{{Kind: Remove}}}
-	b.ReportAllocs()
-	for b.Loop() {
-		batch.Ops[0].Keys = keys[i%len(keys):][:1] // beyond a million: of keys that are gone
-		x.Apply(benchNow, batch)
-		i++
-	}
-	reportMap(b, b.Elapsed(), func(i int) { delete(m, uint64(keys[i%len(keys)])) })
+	keys := bench.Keys(bench.Million)
+	x := bench.Unbounded()
+	bench.Fill(x, keys, bench.Chain, 1)
+	m := bench.FillMap(keys, bench.Chain, 1)
+	batch := &index.Batch{Scope: bench.Scope, Replica: bench.Replica(0), Seen: bench.Now, Ops: []index.Op{{Kind: index.Remove}}}
+	duel(b, 256,
+		func(i int) {
+			if i > 0 && i%len(keys) == 0 {
+				b.StopTimer()
+				bench.Fill(x, keys, bench.Chain, 1)
+				m = bench.FillMap(keys, bench.Chain, 1)
+				b.StartTimer()
+			}
+			batch.Ops[0].Keys = keys[i%len(keys):][:1]
+			x.Apply(bench.Now, batch)
+		},
+		func(i int) { delete(m, uint64(keys[i%len(keys)])) })
 }
 
 // BenchmarkClear clears a replica that holds a million blocks; filling and the
 // sweep that reclaims them are not measured, so an op means nothing.
 func BenchmarkClear(b *testing.B) {
-	keys := benchKeys(benchEntries)
-	x := New(unbounded())
+	keys := bench.Keys(bench.Million)
+	x := bench.Unbounded()
 	slowest := time.Duration(0)
 	const rounds = 5
 	for range rounds {
-		fill(x, keys, 1)
+		bench.Fill(x, keys, bench.Chain, 1)
 		start := time.Now()
-		x.Clear(benchNow, benchScope.Tenant, benchScope.Model, "replica-0", benchNow)
+		x.Clear(bench.Now, bench.Scope.Tenant, bench.Scope.Model, bench.Replica(0), bench.Now)
 		slowest = max(slowest, time.Since(start))
-		x.Sweep(benchNow, 1<<30)
+		x.Sweep(bench.Now, 1<<30)
 	}
 	b.ReportMetric(float64(slowest.Nanoseconds()), "slowest-ns")
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkAtBudget adds to an index that a million blocks have filled. An op
-// is a batch of 512.
+// BenchmarkAtBudget adds to an index that evicts as much. An op is a batch.
 func BenchmarkAtBudget(b *testing.B) {
-	r := rand.New(rand.NewPCG(3, 4))
-	x := New(Config{MemoryBytes: benchEntries * 30, Defaults: Limits{MaxKeys: -1}})
-	fill(x, benchKeys(benchEntries), 1)
-	keys := make([]kv.Hash, 512)
-	batch := &Batch{Scope: benchScope, Replica: "replica-0", Ops: []Op{{Kind: Store, Tier: kv.T1, Keys: keys, Step: 16}}}
-	now, slowest := benchNow, time.Duration(0)
-	b.ReportAllocs()
-	for b.Loop() {
-		for i := range keys {
-			keys[i] = kv.Hash(r.Uint64())
-		}
-		now = now.Add(time.Millisecond)
-		batch.Seen = now
-		start := time.Now()
-		x.Apply(now, batch)
-		slowest = max(slowest, time.Since(start))
-	}
-	c := x.Counts()
-	b.ReportMetric(float64(b.N)*512/b.Elapsed().Seconds(), "holder-blocks/s")
+	f := bench.NewFlow(bench.Million)
+	m := bench.NewMapFlow(int(f.Counts().Entries))
+	var slowest time.Duration
+	keys := bench.Keys(bench.Million)
+	duel(b, 1,
+		func(int) {
+			f.Next()
+			start := time.Now()
+			f.Add()
+			slowest = max(slowest, time.Since(start))
+		},
+		func(i int) { m.Add(keys[i*bench.Piece%len(keys):][:bench.Piece]) })
+	b.ReportMetric(float64(b.N)*bench.Piece/b.Elapsed().Seconds(), "holder-blocks/s")
 	b.ReportMetric(float64(slowest.Microseconds()), "slowest-us")
-	b.ReportMetric(float64(c.Bytes)/float64(c.Entries), "B/holder-block")
+	reportBytes(b, f.Counts())
 }
 
-// BenchmarkLookupBesideWriter looks up while one writer runs flat out.
-func BenchmarkLookupBesideWriter(b *testing.B) {
-	keys := benchKeys(benchEntries)
-	x := New(unbounded())
-	fill(x, keys, 1)
-	for _, writers := range []int{0, 1} {
-		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			stop, done := make(chan struct{}), make(chan struct{})
-			go func() {
-				defer close(done)
-				for i := 0; writers > 0; i++ {
-					select {
-					case <-stop:
-						return
-					default:
-						from := i * 512 % len(keys)
-						x.Apply(benchNow, &Batch{Scope: benchScope, Replica: "replica-0", Seen: benchNow, Ops: []Op{
-							{Kind: Store, Tier: kv.T1, Keys: keys[from : from+512], Step: 16},
-						}})
-					}
-				}
-			}()
-			var s Scratch
-			p := kv.Partition{Scope: benchScope}
-			i := 0
-			for b.Loop() {
-				x.Lookup(&s, benchNow, p, keys[i*1024%len(keys):][:1024])
-				i++
-			}
-			close(stop)
-			<-done
-		})
+// BenchmarkTrace replays the trace of the file TRACE, or one made up.
+func BenchmarkTrace(b *testing.B) {
+	requests := trace.Generate(1, 12031)
+	if name := os.Getenv("TRACE"); name != "" {
+		f, err := os.Open(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer f.Close()
+		if requests, err = trace.NewReader(f, trace.Mooncake).ReadAll(); err != nil {
+			b.Fatal(err)
+		}
 	}
+	p := bench.NewReplay(requests)
+	var x *index.Index
+	duel(b, 1,
+		func(int) { x = bench.Unbounded(); p.Index(x) },
+		func(int) { p.Map() })
+	b.ReportMetric(float64(p.Ops)*float64(b.N)/b.Elapsed().Seconds(), "block-ops/s")
+	reportBytes(b, x.Counts())
+}
+
+// BenchmarkReaders looks up prompts of 1,024 blocks side by side. An op is a
+// lookup of any reader, by the median of short turns; the map has as many
+// readers and no writer.
+func BenchmarkReaders(b *testing.B) {
+	for _, load := range bench.Loads(bench.Million) {
+		x := bench.Unbounded()
+		load.Fill(x)
+		m := load.Map()
+		write := load.Writer(x)
+		for _, readers := range []int{1, 2, 8} {
+			for writers, step := range []func(){nil, write} {
+				b.Run(fmt.Sprintf("load=%s/readers=%d/writer=%d", load.Name, readers, writers), func(b *testing.B) {
+					benchmarkReaders(b, load, readers, bench.InIndex(x), bench.InMap(m), step)
+				})
+			}
+		}
+	}
+}
+
+func benchmarkReaders(b *testing.B, load *bench.Load, readers int, ours, theirs func() func([]kv.Hash), write func()) {
+	const turn = 10 * time.Millisecond
+	var own, ratio []float64
+	for b.Loop() {
+		own = append(own, load.Rate(readers, turn, ours, write))
+		b.StopTimer()
+		ratio = append(ratio, own[len(own)-1]/load.Rate(readers, turn, theirs, nil))
+		b.StartTimer()
+	}
+	rate := median(own)
+	b.ReportMetric(1e9/rate, "ns/op")
+	b.ReportMetric(rate*1024, "block-ops/s")
+	b.ReportMetric(median(ratio), "x-map")
 }

@@ -6,58 +6,50 @@ type clock struct {
 	place uint64
 }
 
-// skip moves the clock to the next table.
-func (c *clock) skip(l *list) {
-	p := l.at(c.part)
-	if p == nil || c.place == 0 {
-		return
-	}
-	st := &p.stripes[stripeOf(c.place)]
-	st.mu.RLock()
-	t := st.table(c.place)
-	if t == nil {
-		t = &table{}
-	}
-	st.mu.RUnlock()
-	next, more := t.after(c.place)
-	if !more {
-		c.part++
-	}
-	c.place = next
-}
-
-// scan shows up to n used slots of a partition from place on; next is where to
-// go on, 0 behind the last. The scope is read-locked.
-func (p *partition) scan(place uint64, n int, show func(*table, *slot)) (next uint64, seen int) {
+// scan shows the segments whose first key has an entry at or behind place, up
+// to n entries further; next is where to go on, 0 behind the last. The scope is
+// read-locked and the partition locked; show must not change entries.
+func (p *partition) scan(place uint64, n int, show func(r ref)) (next uint64, seen int) {
 	for {
-		st := &p.stripes[stripeOf(place)]
-		st.mu.RLock()
-		t := st.table(place)
+		tag := tagOf(place)
+		t := p.stripes[stripeOf(place)].table(tag)
 		if t == nil {
-			st.mu.RUnlock()
 			t = &table{} // as wide as the stripe
 		} else {
-			for i := t.seek(place); i < len(t.slots); i = t.next(i + 1) {
-				if seen == n {
-					next = t.slots[i].place
-					st.mu.RUnlock()
-					return next, seen
+			last := tag
+			for i := t.at(tag); i < len(t.entries); i++ {
+				e := t.entries[i]
+				if e == 0 {
+					continue
 				}
-				show(t, &t.slots[i])
+				if seen >= n && e.tag() != last {
+					return place>>(64-stripeBits)<<(64-stripeBits) | e.tag()<<(64-stripeBits-tagBits), seen
+				}
+				last = e.tag()
 				seen++
+				if e.off() == 0 {
+					show(e.ref())
+				}
 			}
-			st.mu.RUnlock()
 		}
 		var more bool
-		if place, more = t.after(place); !more || seen == n {
+		if place, more = t.after(place); !more || seen >= n {
 			return place, seen
 		}
 	}
 }
 
-// tour scans n used slots from the clock on, over partitions that are not the
+// after is the first place behind the table t of place; ok is false behind the
+// last table of all.
+func (t *table) after(place uint64) (next uint64, ok bool) {
+	shift := 64 - stripeBits - t.depth
+	next = (place>>shift + 1) << shift
+	return next, next != 0
+}
+
+// tour scans n entries from the clock on, over partitions that are not the
 // probe's, at most one lap of them.
-func (c *clock) tour(l *list, n int, show func(p *partition, t *table, s *slot)) {
+func (c *clock) tour(l *list, n int, show func(p *partition, r ref)) {
 	laps := l.len()
 	if c.place != 0 {
 		laps++ // to come back to what lies before it
@@ -74,7 +66,9 @@ func (c *clock) tour(l *list, n int, show func(p *partition, t *table, s *slot))
 		if !p.scope.tenant.probe {
 			var seen int
 			p.scope.mu.RLock()
-			c.place, seen = p.scan(c.place, n, func(t *table, s *slot) { show(p, t, s) })
+			p.mu.Lock()
+			c.place, seen = p.scan(c.place, n, func(r ref) { show(p, r) })
+			p.mu.Unlock()
 			p.scope.mu.RUnlock()
 			n -= seen
 		} else {

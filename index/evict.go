@@ -1,19 +1,22 @@
 package index
 
-import "sync"
+import (
+	"math"
+	"sync"
+)
 
 const (
 	exactKeys = 2048 // up to so many the victims are the best of all
-	clockKeys = 512  // else the best of a window of so many
-	clockTake = 32   // at most so many of a window
+	clockKeys = 4096 // else the best of the segments that start in a window of so many
+	clockTake = 8    // at most so many of a window
 )
 
 // victims serialises evictions, so that no two go for the same excess.
 type victims struct {
-	mu      sync.Mutex
-	clock   clock      // over all partitions
-	coldest *candidate // of a table met by makeRoom, as sample returns it
-	heap    []candidate
+	mu     sync.Mutex
+	clock  clock // over all partitions
+	heap   []candidate
+	writer writer
 }
 
 // add an eviction to the sums.
@@ -56,21 +59,28 @@ func (x *Index) enforceKeys(now tick, t *tenant, l *Limits, out *Applied) {
 		if over <= 0 {
 			return
 		}
-		window, take := clockKeys, clockTake
+		window, take, whole := clockKeys, clockTake, true
 		if keys <= exactKeys {
-			window, take = int(keys), over
+			window, take, whole = int(keys), over, false
 			t.clock = clock{}
 		}
 		f := x.victims.first(x, min(take, over))
-		t.clock.tour(&t.list, window, func(p *partition, tb *table, s *slot) {
-			f.offer(keyCandidate(now, l, p, tb, s))
-		})
+		t.clock.tour(&t.list, scanned(window, whole), func(p *partition, r ref) { f.offerKeys(now, p, r, whole) })
 		for _, c := range f.sorted() {
-			if x.evictKey(now, c, out) {
+			if over = int(t.keys.Load() - l.MaxKeys); over > 0 && x.evictKeys(now, c, over, OverKeys, out) {
 				idle = 0
 			}
 		}
 	}
+}
+
+// scanned entries of a tour that is to meet all keys, of which there are few, or
+// a window of them. Keys that nobody holds have entries too.
+func scanned(window int, whole bool) int {
+	if whole {
+		return window
+	}
+	return math.MaxInt
 }
 
 func (x *Index) enforceEntries(now tick, limit int64, out *Applied) {
@@ -80,111 +90,166 @@ func (x *Index) enforceEntries(now tick, limit int64, out *Applied) {
 		if over <= 0 {
 			return
 		}
-		window, take := clockKeys, clockTake
+		window, take, whole := clockKeys, clockTake, true
 		if held <= exactKeys {
-			window, take = exactKeys, over
+			take, whole = over, false
 			x.victims.clock = clock{}
 		}
 		f := x.victims.first(x, min(take, over))
-		x.victims.clock.tour(&x.list, window, func(p *partition, t *table, s *slot) {
-			f.offerHolders(now, p, t, s, false)
-		})
+		x.victims.clock.tour(&x.list, scanned(window, whole), func(p *partition, r ref) { f.offerHolders(now, p, r, whole) })
 		for _, c := range f.sorted() {
-			if x.evictHolder(now, c, out) {
+			if over = int(x.live.Load() - limit); over > 0 && x.evictHolder(now, c, over, out) {
 				idle = 0
 			}
 		}
 	}
 }
 
-// evictKey takes a key away with all its holders.
-func (x *Index) evictKey(now tick, c candidate, out *Applied) bool {
-	s := c.p.scope
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	st := &c.p.stripes[stripeOf(c.place)]
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	t := st.table(c.place)
-	if t == nil {
+// makeRoom evicts the coldest of some segments, whole; false if there was none.
+// No lock may be held.
+func (x *Index) makeRoom(now tick, out *Applied) bool {
+	x.victims.mu.Lock()
+	defer x.victims.mu.Unlock()
+	f := x.victims.first(x, clockTake)
+	x.victims.clock.tour(&x.list, clockKeys, func(p *partition, r ref) { f.offerKeys(now, p, r, true) })
+	any := false
+	for i, c := range f.sorted() {
+		if i > len(f.heap)/2 && any {
+			break
+		}
+		any = x.evictKeys(now, c, segKeys, OverCap, out) || any
+		if c.p.keys.Load() == 0 {
+			x.sweeper.mu.Lock()
+			x.free(c.p)
+			x.sweeper.mu.Unlock()
+		}
+	}
+	return any
+}
+
+// work on a partition of a victim.
+func (x *Index) work(p *partition, now tick, do func(w *writer)) {
+	p.scope.mu.RLock()
+	defer p.scope.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &x.victims.writer
+	w.begin(x, p, now)
+	do(w)
+	w.done()
+}
+
+// evictKeys takes up to most keys of the candidate's segment away, the last
+// first, with all their holders.
+func (x *Index) evictKeys(now tick, c candidate, most int, why Reason, out *Applied) (any bool) {
+	x.work(c.p, now, func(w *writer) {
+		r, off, ok := c.p.find(x, c.key)
+		if !ok {
+			return
+		}
+		g := x.heap.segment(r)
+		held := x.heap.spans(g).cover()
+		from := off + 1
+		for n := 0; from > 0 && n < min(c.n, most); {
+			if from--; held.has(from) {
+				n++
+			}
+		}
+		entries := w.uncover(r, from, off+1)
+		out.add(w.p.scope, why, entries, int(-w.keys))
+		any = w.keys < 0
+		w.settle(r)
+	})
+	return any
+}
+
+// uncover takes [from, to) of a segment from all holders, and what lies behind
+// it too where a hole would need budget that is not there. It returns how many
+// of them counted.
+func (w *writer) uncover(r ref, from, to int) (entries int) {
+	g := w.x.heap.segment(r)
+	old := w.x.heap.spans(g)
+	for {
+		w.list = w.list[:0]
+		for i := range old.len() {
+			s := old.at(i)
+			if s.from() < from {
+				w.list = w.list.add(s.cut(s.from(), min(s.to(), from)))
+			}
+			if s.to() > to {
+				w.list = w.list.add(s.cut(max(s.from(), to), s.to()))
+			}
+		}
+		lost := append(spans(nil), old...)
+		if w.commit(r, g.n()) {
+			for i := range lost.len() {
+				s := lost.at(i)
+				if n := min(s.to(), to) - max(s.from(), from); n > 0 && w.lose(s, n) {
+					entries += n
+				}
+			}
+			return entries
+		}
+		to = g.n()
+	}
+}
+
+// lose counts n keys of a span out, and says whether they counted.
+func (w *writer) lose(s span, n int) bool {
+	w.held -= int64(n)
+	o := w.p.scope.ords[ordOf(s.who)]
+	if o.dead {
 		return false
 	}
-	i, ok := t.find(c.place)
-	if !ok {
-		return false
-	}
-	entries, held := 0, 0
-	for _, w := range t.holders(&t.slots[i]) {
-		held++
-		o := s.ords[ordOf(w)]
-		if o.dead {
+	w.p.scope.count(o, -int64(n))
+	return full(w.now, seenOf(s.who)) > o.mark
+}
+
+// evictHolder takes up to most keys of the candidate's span from its holder, the
+// last first.
+func (x *Index) evictHolder(now tick, c candidate, most int, out *Applied) (any bool) {
+	x.work(c.p, now, func(w *writer) {
+		r, off, ok := c.p.find(x, c.key)
+		if !ok {
+			return
+		}
+		g := x.heap.segment(r)
+		s, ok := x.heap.spans(g).find(c.ord, off)
+		if !ok || full(now, seenOf(s.who)) != c.seen {
+			return // reported anew since
+		}
+		any = true
+		from := max(s.from(), off+1-min(c.n, most))
+		w.edit(g, c.ord, from, off+1, func(span) {}, nil)
+		n := off + 1 - from
+		if !w.commit(r, g.n()) {
+			w.edit(g, c.ord, from, s.to(), func(span) {}, nil)
+			w.commit(r, g.n())
+			n = s.to() - from
+		}
+		if w.lose(s, n) {
+			keys := 0
+			for i := from; i < from+n; i++ {
+				if !w.counts(g, i) {
+					keys++
+				}
+			}
+			out.add(w.p.scope, OverCap, n, keys)
+		}
+		w.settle(r)
+	})
+	return any
+}
+
+// counts says whether a holder of the key at off is neither dead nor cleared.
+func (w *writer) counts(g segment, off int) bool {
+	l := w.x.heap.spans(g)
+	for i := range l.len() {
+		s := l.at(i)
+		if s.from() > off || s.to() <= off {
 			continue
 		}
-		s.count(o, -1)
-		if full(now, seenOf(w)) > o.mark {
-			entries++
-		}
-	}
-	t.remove(i)
-	st.trim(&x.budget, c.place, false)
-	c.p.size(-1, -int64(held))
-	out.add(s, OverKeys, entries, 1)
-	return true
-}
-
-// evictHolder takes one entry away.
-func (x *Index) evictHolder(now tick, c candidate, out *Applied) bool {
-	s := c.p.scope
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	st := &c.p.stripes[stripeOf(c.place)]
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if !c.p.drop(st, now, &c, out) {
-		return false
-	}
-	st.trim(&x.budget, c.place, false)
-	return true
-}
-
-// drop takes the candidate's entry away, with its scope read-locked and its
-// stripe locked.
-func (p *partition) drop(st *stripe, now tick, c *candidate, out *Applied) bool {
-	t, i, j := st.holder(c.place, c.ord)
-	if t == nil {
-		return false
-	}
-	s := p.scope
-	slot := &t.slots[i]
-	o := s.ords[c.ord]
-	seen := full(now, seenOf(t.holders(slot)[j]))
-	if seen != c.seen {
-		return false // reported anew since
-	}
-	absent := o.dead || seen <= o.mark
-	if !o.dead {
-		s.count(o, -1)
-	}
-	gone := t.drop(i, j)
-	if gone {
-		p.size(-1, -1)
-	} else {
-		p.size(0, -1)
-	}
-	if !absent {
-		keys := 1
-		if !gone && anyCounts(now, s, t.holders(slot)) {
-			keys = 0
-		}
-		out.add(s, OverCap, 1, keys)
-	}
-	return true
-}
-
-// anyCounts says whether one of the holders is neither dead nor cleared.
-func anyCounts(now tick, s *scope, holders []uint64) bool {
-	for _, w := range holders {
-		if o := s.ords[ordOf(w)]; !o.dead && full(now, seenOf(w)) > o.mark {
+		if o := w.p.scope.ords[ordOf(s.who)]; !o.dead && full(w.now, seenOf(s.who)) > o.mark {
 			return true
 		}
 	}

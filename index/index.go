@@ -114,6 +114,8 @@ type Index struct {
 	config       Config
 	salt, secret uint64
 	budget       budget
+	heap         *heap
+	guards       guards
 	live         atomic.Int64  // live holders, all tenants but the probe's
 	held         atomic.Int64  // with dead ones
 	started      atomic.Uint64 // sweep passes begun
@@ -131,7 +133,7 @@ type Index struct {
 
 // New returns an empty index. It starts nothing: call Sweep now and then.
 func New(c Config) *Index {
-	return &Index{
+	x := &Index{
 		config:   c,
 		salt:     rand.Uint64(),
 		secret:   rand.Uint64(),
@@ -139,6 +141,8 @@ func New(c Config) *Index {
 		tenants:  map[string]*tenant{},
 		defaults: c.Defaults.sane(),
 	}
+	x.heap = newHeap(&x.budget)
+	return x
 }
 
 // SetLimits replaces the limits of all tenants. A lower MaxKeys takes effect

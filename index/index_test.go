@@ -20,6 +20,8 @@ var (
 	base = kv.Partition{Scope: testScopes[0]}
 )
 
+func unbounded() Config { return Config{Defaults: Limits{MaxKeys: -1}} }
+
 func seconds(n int) time.Time { return t0.Add(time.Duration(n) * time.Second) }
 
 func store(replica string, seen time.Time, keys ...kv.Hash) *Batch {

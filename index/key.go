@@ -55,13 +55,3 @@ func ticks(t time.Time) tick { return t.UnixMilli() }
 
 // full restores the high bits of a stamp near now.
 func full(now tick, seen uint32) tick { return now - tick(int32(uint32(now)-seen)) }
-
-// A holder in a word: stamp (32 bits), ordinal (16), tier (8), use (8).
-func holder(seen uint32, ord uint16, tier kv.Tier, use uint8) uint64 {
-	return uint64(seen)<<32 | uint64(ord)<<16 | uint64(tier)<<8 | uint64(use)
-}
-
-func seenOf(w uint64) uint32  { return uint32(w >> 32) }
-func ordOf(w uint64) uint16   { return uint16(w >> 16) }
-func tierOf(w uint64) kv.Tier { return kv.Tier(w >> 8) }
-func useOf(w uint64) uint8    { return uint8(w) }

@@ -19,13 +19,13 @@ func (x *Index) Remove(now time.Time, tenant, model, replica, adapter string, ke
 	w.x, w.out = x, &out
 	w.now = ticks(now)
 	w.at = min(ticks(at), w.now)
-	w.group.fill(x, []kv.Hash{key})
+	keys := [1]kv.Hash{key}
 	for _, s := range t.every(func(n scopeName) bool { return n.model == model }) {
 		s.mu.RLock()
 		if ord, ok := s.byID[replica]; ok {
 			for name, p := range s.partitions {
 				if adapter == "" || name == adapter {
-					w.removeLocked(p, ord)
+					w.removeLocked(p, ord, keys[:])
 				}
 			}
 		}
@@ -49,75 +49,74 @@ func (w *writer) remove(b *Batch, op *Op) {
 	defer s.unpin()
 	for keys := op.Keys; len(keys) > 0; {
 		n := min(len(keys), maxWindow)
-		w.group.fill(w.x, keys[:n])
-		keys = keys[n:]
 		s.mu.RLock()
 		ord, ok := s.byID[b.Replica]
 		if p := s.partitions[op.Adapter]; ok && p != nil {
-			w.removeLocked(p, ord)
+			w.removeLocked(p, ord, keys[:n])
 		} else {
 			w.out.Unknown += n
 		}
 		s.mu.RUnlock()
+		keys = keys[n:]
 	}
 }
 
-// removeLocked removes the keys of w.group, with the scope read-locked.
-func (w *writer) removeLocked(p *partition, ord uint16) {
+// removeLocked removes keys, with the scope read-locked.
+func (w *writer) removeLocked(p *partition, ord uint16, keys []kv.Hash) {
 	o := p.scope.ords[ord]
-	limits := p.scope.tenant.limits.Load()
-	at, expired := o.stamp(w.at), limits.expired(w.now)
-	var keys, held int64
-	for i := range p.stripes {
-		in := w.group.in(i)
-		if len(in) == 0 {
+	at, expired := o.stamp(w.at), p.scope.tenant.limits.Load().expired(w.now)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.begin(w.x, p, w.now)
+	for len(keys) > 0 {
+		r, off, ok := p.find(w.x, keys[0])
+		if !ok {
+			w.out.Unknown++
+			keys = keys[1:]
 			continue
 		}
-		st := &p.stripes[i]
-		st.mu.Lock()
-		for _, k := range in {
-			place := w.group.places[k]
-			t, slot, j := st.holder(place, ord)
-			if t == nil {
-				w.out.Unknown++
-				continue
-			}
-			seen := seenOf(t.holders(&t.slots[slot])[j])
+		g := w.x.heap.segment(r)
+		n := match(g, off, keys)
+		keys = keys[n:]
+		gone := 0
+		w.edit(g, ord, off, off+n, func(s span) {
+			seen := seenOf(s.who)
 			switch absent := o.absent(w.now, expired, seen); {
 			case !absent && full(w.now, seen) > at:
-				w.out.Stale++
-				continue
+				w.out.Stale += s.len()
+				w.push(s)
+				return
 			case absent:
-				w.out.Unknown++
+				w.out.Unknown += s.len()
 			default:
-				w.out.Removed++
+				w.out.Removed += s.len()
 			}
-			held--
-			if t.drop(slot, j) {
-				keys--
-			}
-			st.trim(&w.x.budget, place, false)
+			gone += s.len()
+		}, func(from, to int) { w.out.Unknown += to - from })
+		if gone == 0 {
+			continue
 		}
-		st.mu.Unlock()
+		if !w.commit(r, g.n()) {
+			gone = w.curtail(r, ord, off)
+		}
+		w.held -= int64(gone)
+		w.settle(r)
 	}
-	p.size(keys, held)
-	p.scope.count(o, held)
+	p.scope.count(o, w.held)
+	w.done()
 }
 
-// holder finds what a replica holds under a place; t is nil if nothing.
-func (st *stripe) holder(place uint64, ord uint16) (t *table, i, j int) {
-	t = st.table(place)
-	if t == nil {
-		return nil, 0, 0
+// curtail takes away all that an ordinal holds of a segment from an offset on:
+// a hole in its span would need budget that is not there.
+func (w *writer) curtail(r ref, ord uint16, from int) (gone int) {
+	g := w.x.heap.segment(r)
+	w.edit(g, ord, from, g.n(), func(s span) { gone += s.len() }, func(int, int) {})
+	keys := w.keys
+	w.commit(r, g.n())
+	if gone > 1 {
+		w.out.add(w.p.scope, OverCap, gone-1, int(max(0, keys-w.keys-1)))
 	}
-	i, ok := t.find(place)
-	if !ok {
-		return nil, 0, 0
-	}
-	if j = t.holderOf(&t.slots[i], ord); j < 0 {
-		return nil, 0, 0
-	}
-	return t, i, j
+	return gone
 }
 
 // Clear forgets what a replica reported up to at of (tenant, model), under all
@@ -166,15 +165,27 @@ func (x *Index) Credit(p kv.Partition, replica string, keys []kv.Hash) {
 	if !ok || part == nil {
 		return
 	}
-	for _, k := range keys {
-		place := x.place(k)
-		st := &part.stripes[stripeOf(place)]
-		st.mu.Lock()
-		if t, i, j := st.holder(place, ord); t != nil {
-			if w := &t.holders(&t.slots[i])[j]; useOf(*w) < 255 {
-				*w++
-			}
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	w.begin(x, part, 0)
+	for len(keys) > 0 {
+		r, off, ok := part.find(x, keys[0])
+		if !ok {
+			keys = keys[1:]
+			continue
 		}
-		st.mu.Unlock()
+		g := x.heap.segment(r)
+		n := match(g, off, keys)
+		keys = keys[n:]
+		w.edit(g, ord, off, off+n, func(s span) {
+			if useOf(s.who) < 255 {
+				s.who++
+			}
+			w.push(s)
+		}, func(int, int) {})
+		w.commit(r, g.n()) // without budget the use is not counted
 	}
+	w.done()
 }

@@ -18,13 +18,14 @@ const (
 // holders at once. Fields without atomics change under the scope's write lock.
 type ordinal struct {
 	id      string
-	entries atomic.Int64 // live holders
-	newest  atomic.Int64 // latest stamp stored
-	lifted  atomic.Bool  // a store at the mark was stamped one tick later
-	dead    bool         // no holder counts any more
-	died    uint64       // sweep pass under way at death
-	mark    tick         // holders up to this stamp are absent; noTick: none
-	cleared tick         // stores before this stamp are stale; noTick: none
+	entries atomic.Int64  // live holders
+	newest  atomic.Int64  // latest stamp stored
+	tail    atomic.Uint64 // key stored last
+	lifted  atomic.Bool   // a store at the mark was stamped one tick later
+	dead    bool          // no holder counts any more
+	died    uint64        // sweep pass under way at death
+	mark    tick          // holders up to this stamp are absent; noTick: none
+	cleared tick          // stores before this stamp are stale; noTick: none
 }
 
 // scope is the state of a kv.Scope. Whoever changes holders of its partitions
@@ -58,6 +59,7 @@ type members struct {
 type partition struct {
 	scope   *scope
 	adapter string
+	mu      sync.Mutex // one writer at a time
 	stripes [stripes]stripe
 	keys    atomic.Int64
 	held    atomic.Int64 // holders, dead ones too

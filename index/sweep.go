@@ -10,10 +10,12 @@ const sweepSlots = 256
 
 // sweeper is where the pass under way has got to.
 type sweeper struct {
-	mu    sync.Mutex // held by whoever frees a partition, too
-	begun bool
-	part  int
-	place uint64
+	mu       sync.Mutex // held by whoever frees a partition, too
+	begun    bool
+	part     int
+	place    uint64
+	writer   writer
+	segments []ref
 }
 
 // Sweep looks at up to the given number of keys, from where the last call
@@ -38,7 +40,7 @@ func (x *Index) Sweep(now time.Time, slots int) (out Applied) {
 			return out
 		}
 		var seen int
-		w.place, seen = p.sweep(at, w.place, min(slots, sweepSlots), &out)
+		w.place, seen = w.sweep(x, p, at, w.place, min(slots, sweepSlots), &out)
 		slots -= seen + 1
 		if w.place == 0 && (p.keys.Load() > 0 || !x.free(p)) {
 			w.part++
@@ -47,65 +49,47 @@ func (x *Index) Sweep(now time.Time, slots int) (out Applied) {
 	return out
 }
 
-// sweep looks at up to n keys of the table at place; next is 0 behind the last
-// table.
-func (p *partition) sweep(now tick, place uint64, n int, out *Applied) (next uint64, seen int) {
-	s := p.scope
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	expired := s.tenant.limits.Load().expired(now)
-	st := &p.stripes[stripeOf(place)]
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	t := st.table(place)
-	if t == nil {
-		next, _ = (&table{}).after(place)
-		return next, 0
+// sweep goes over the segments behind place, up to n keys further; next is 0
+// behind the last.
+func (sw *sweeper) sweep(x *Index, p *partition, now tick, place uint64, n int, out *Applied) (next uint64, seen int) {
+	p.scope.mu.RLock()
+	defer p.scope.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sw.segments = sw.segments[:0]
+	next, seen = p.scan(place, n, func(r ref) { sw.segments = append(sw.segments, r) })
+	w := &sw.writer
+	w.begin(x, p, now)
+	for _, r := range sw.segments {
+		w.reclaim(r, out)
 	}
-	next, _ = t.after(place)
-	for i := t.seek(place); i < len(t.slots); i = t.next(i) {
-		if seen == n {
-			next = t.slots[i].place
-			break
-		}
-		seen++
-		if !p.sweepSlot(now, expired, t, i, out) {
-			i++
-		}
-	}
-	st.trim(&s.tenant.index.budget, place, false)
+	w.done()
 	return next, seen
 }
 
-// sweepSlot takes away the absent holders of slot i; gone if it was all of them.
-func (p *partition) sweepSlot(now, expired tick, t *table, i int, out *Applied) (gone bool) {
-	s := p.scope
-	sl := &t.slots[i]
-	evicted := 0
-	for j := int(sl.n) - 1; j >= 0; j-- {
-		w := t.holders(sl)[j]
-		o := s.ords[ordOf(w)]
-		if !o.absent(now, expired, seenOf(w)) {
-			continue
+// reclaim takes the absent spans of a segment away.
+func (w *writer) reclaim(r ref, out *Applied) {
+	s := w.p.scope
+	expired := s.tenant.limits.Load().expired(w.now)
+	g := w.x.heap.segment(r)
+	l := w.x.heap.spans(g)
+	w.list = w.list[:0]
+	evicted, keys := 0, w.keys
+	for i := range l.len() {
+		sp := l.at(i)
+		switch o := s.ords[ordOf(sp.who)]; {
+		case !o.absent(w.now, expired, seenOf(sp.who)):
+			w.list = w.list.add(sp)
+		case w.lose(sp, sp.len()):
+			evicted += sp.len()
 		}
-		if !o.dead {
-			s.count(o, -1)
-			if full(now, seenOf(w)) > o.mark {
-				evicted++
-			}
-		}
-		if gone = t.drop(i, j); gone {
-			p.size(-1, -1)
-			break
-		}
-		p.size(0, -1)
 	}
-	keys := 0
-	if gone {
-		keys = 1
+	if len(w.list) == len(l) {
+		return
 	}
-	out.add(s, Expired, evicted, keys)
-	return gone
+	w.commit(r, g.n())
+	out.add(s, Expired, evicted, int(keys-w.keys))
+	w.settle(r)
 }
 
 // free drops an empty partition, with the sweeper locked.
@@ -117,14 +101,7 @@ func (x *Index) free(p *partition) bool {
 		return false
 	}
 	delete(s.partitions, p.adapter)
-	for i := range p.stripes {
-		st := &p.stripes[i]
-		st.mu.Lock()
-		x.budget.swap(st.bytes(), 0)
-		st.dir, st.depth = nil, 0
-		st.mu.Unlock()
-	}
-	x.budget.swap(partitionBytes, 0)
+	x.budget.swap(partitionBytes, 0, 0)
 	s.tenant.list.remove(p)
 	if i := x.list.remove(p); i < x.sweeper.part {
 		x.sweeper.part--

@@ -192,7 +192,7 @@ func (s *scope) partitionLocked(adapter string) *partition {
 	if p := s.partitions[adapter]; p != nil {
 		return p
 	}
-	if !s.tenant.index.budget.swap(0, partitionBytes) {
+	if !s.tenant.index.budget.swap(0, partitionBytes, keepNought) {
 		return nil
 	}
 	p := &partition{scope: s, adapter: adapter}

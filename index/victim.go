@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"inferencecache.io/inferencecache/internal/kv"
 )
 
 // candidate is a key, or one holder of it, that may have to go.
@@ -14,7 +16,8 @@ type candidate struct {
 	seen    tick
 	tokens  int32
 	p       *partition
-	place   uint64
+	key     kv.Hash
+	n       int    // how many keys up to this one
 	replica string // of a holder
 }
 
@@ -44,8 +47,8 @@ func (x *Index) before(a, b *candidate) int {
 		return cmp.Or(strings.Compare(s.Tenant, t.Tenant), strings.Compare(s.Model, t.Model),
 			strings.Compare(s.Scheme, t.Scheme), strings.Compare(a.p.adapter, b.p.adapter))
 	}
-	if a.place != b.place {
-		return cmp.Compare(x.key(a.place), x.key(b.place))
+	if a.key != b.key {
+		return cmp.Compare(a.key, b.key)
 	}
 	return strings.Compare(a.replica, b.replica)
 }
@@ -104,14 +107,39 @@ func (f *first) offer(c candidate) {
 	}
 }
 
-// keyCandidate is a key as old as its newest holder and as used as its most
-// used one.
-func keyCandidate(now tick, l *Limits, p *partition, t *table, s *slot) candidate {
-	c := candidate{p: p, place: s.place, seen: noTick}
+// offerKeys offers each key of a segment, as old as its newest holder and as
+// used as its most used one; whole: all of them at once, as if they were one.
+func (f *first) offerKeys(now tick, p *partition, r ref, whole bool) {
+	l := p.scope.tenant.limits.Load()
+	g := f.x.heap.segment(r)
+	spans := f.x.heap.spans(g)
+	if whole {
+		if c, ok := keyCandidate(now, l, p, spans, 0, g.n()); ok {
+			c.key, c.n = kv.Hash(g.keys()[g.n()-1]), g.n()
+			f.offer(c)
+		}
+		return
+	}
+	for off, k := range g.keys() {
+		if c, ok := keyCandidate(now, l, p, spans, off, off+1); ok {
+			c.key, c.n = kv.Hash(k), 1
+			f.offer(c)
+		}
+	}
+}
+
+// keyCandidate sums up the spans over [from, to); ok is false if there are none.
+func keyCandidate(now tick, l *Limits, p *partition, spans spans, from, to int) (c candidate, ok bool) {
+	c = candidate{p: p, seen: noTick}
 	expired := l.expired(now)
-	for j, w := range t.holders(s) {
-		o := p.scope.ords[ordOf(w)]
-		seen := full(now, seenOf(w))
+	for i := range spans.len() {
+		s := spans.at(i)
+		if s.to() <= from || s.from() >= to {
+			continue
+		}
+		ok = true
+		o := p.scope.ords[ordOf(s.who)]
+		seen := full(now, seenOf(s.who))
 		if o.dead || seen <= o.mark {
 			continue
 		}
@@ -120,40 +148,45 @@ func keyCandidate(now tick, l *Limits, p *partition, t *table, s *slot) candidat
 			c.rank = rankLive
 		}
 		c.seen = max(c.seen, seen)
-		c.tokens = max(c.tokens, t.tokensOf(s, j))
+		c.tokens = max(c.tokens, s.tokens(min(to, s.to())-1))
 		if l.LFU {
-			c.use = max(c.use, useOf(w))
+			c.use = max(c.use, useOf(s.who))
 		}
 	}
-	return c
+	return c, ok
 }
 
-// offerHolders offers the holders of a key that are live, or all.
-func (f *first) offerHolders(now tick, p *partition, t *table, s *slot, all bool) {
+// offerHolders offers the holders of a segment's keys that are not dead, each
+// for itself; whole: a span of keys at once.
+func (f *first) offerHolders(now tick, p *partition, r ref, whole bool) {
 	l := p.scope.tenant.limits.Load()
 	expired := l.expired(now)
-	for j, w := range t.holders(s) {
-		o := p.scope.ords[ordOf(w)]
-		if o.dead && !all {
+	g := f.x.heap.segment(r)
+	spans := f.x.heap.spans(g)
+	for i := range spans.len() {
+		s := spans.at(i)
+		o := p.scope.ords[ordOf(s.who)]
+		if o.dead {
 			continue
 		}
-		rank, use, seen := rankLive, uint8(0), full(now, seenOf(w))
+		c := candidate{rank: rankLive, ord: ordOf(s.who), seen: full(now, seenOf(s.who)), p: p, n: 1, replica: o.id}
 		switch {
-		case o.dead || seen <= o.mark:
-			rank = rankAbsent
-		case seen <= expired:
-			rank = rankExpired
+		case c.seen <= o.mark:
+			c.rank = rankAbsent
+		case c.seen <= expired:
+			c.rank = rankExpired
 		}
 		if l.LFU {
-			use = useOf(w)
+			c.use = useOf(s.who)
 		}
-		if f.tooLate(rank, use, seen) {
-			continue
+		from := s.from()
+		if whole {
+			from, c.n = s.to()-1, s.len()
 		}
-		f.offer(candidate{
-			rank: rank, use: use, ord: ordOf(w), seen: seen,
-			tokens: t.tokensOf(s, j), p: p, place: s.place, replica: o.id,
-		})
+		for off := from; off < s.to() && !f.tooLate(c.rank, c.use, c.seen); off++ {
+			c.key, c.tokens = kv.Hash(g.keys()[off]), s.tokens(off)
+			f.offer(c)
+		}
 	}
 }
 
