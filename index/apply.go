@@ -340,10 +340,12 @@ func (w *writer) space(keys []kv.Hash, pos, want int) (ref, bool) {
 // enter writes a key behind the keys of a segment, where no reader looks yet,
 // and makes its entry; false if it has one already, or without budget.
 func (w *writer) enter(k kv.Hash, r ref, off int) bool {
-	if _, _, ok := w.p.find(w.x, k); ok {
+	place := w.x.place(k)
+	tag := tagOf(place)
+	st := &w.p.stripes[stripeOf(place)]
+	if _, _, ok := st.find(w.x.heap, tag, k); ok {
 		return false
 	}
-	place := w.x.place(k)
 	w.x.heap.segment(r)[headWords+off] = uint64(k)
-	return w.p.stripes[stripeOf(place)].insert(&w.x.budget, newEntry(tagOf(place), r, off))
+	return st.insert(&w.x.budget, newEntry(tag, r, off))
 }

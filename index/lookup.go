@@ -95,7 +95,7 @@ func (s *Scratch) piece(x *Index, p *partition, sc *scope, now, expired tick, ke
 	place := x.place(keys[from])
 	tag := tagOf(place)
 	st := &p.stripes[stripeOf(place)]
-	st.mu.RLock()
+	rlock(&st.mu)
 	defer st.mu.RUnlock()
 	t := st.table(tag)
 	if t == nil {
@@ -104,7 +104,7 @@ func (s *Scratch) piece(x *Index, p *partition, sc *scope, now, expired tick, ke
 	for i := t.at(tag); t.entries[i] != 0 && t.entries[i].tag() == tag; i++ {
 		r, off := t.entries[i].ref(), t.entries[i].off()
 		mu := x.guards.of(r)
-		mu.RLock()
+		rlock(mu)
 		g := x.heap.segment(r)
 		if off < g.n() {
 			n = match(g, off, keys[from:])

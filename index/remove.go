@@ -77,6 +77,10 @@ func (w *writer) removeLocked(p *partition, ord uint16, keys []kv.Hash) {
 		}
 		g := w.x.heap.segment(r)
 		n := match(g, off, keys)
+		if n == 1 {
+			n = matchBack(g, off, keys) // engines evict tails first
+			off -= n - 1
+		}
 		keys = keys[n:]
 		gone := 0
 		w.edit(g, ord, off, off+n, func(s span) {

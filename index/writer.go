@@ -40,18 +40,23 @@ func (w *writer) done() {
 // find where a key lies.
 func (p *partition) find(x *Index, k kv.Hash) (r ref, off int, ok bool) {
 	place := x.place(k)
-	tag := tagOf(place)
-	t := p.stripes[stripeOf(place)].table(tag)
+	return p.stripes[stripeOf(place)].find(x.heap, tagOf(place), k)
+}
+
+func (st *stripe) find(h *heap, tag uint64, k kv.Hash) (r ref, off int, ok bool) {
+	t := st.table(tag)
 	if t == nil {
 		return 0, 0, false
 	}
-	for i := t.at(tag); t.entries[i] != 0 && t.entries[i].tag() == tag; i++ {
+	for i := t.at(tag); ; i++ {
 		e := t.entries[i]
-		if g := x.heap.segment(e.ref()); g[headWords+e.off()] == uint64(k) {
+		if e == 0 || e.tag() != tag {
+			return 0, 0, false
+		}
+		if g := h.segment(e.ref()); g[headWords+e.off()] == uint64(k) {
 			return e.ref(), e.off(), true
 		}
 	}
-	return 0, 0, false
 }
 
 // touch reads the homes of keys. The searches that follow branch on what they
@@ -74,6 +79,16 @@ func match(g segment, off int, keys []kv.Hash) int {
 		if k != uint64(keys[i]) {
 			return i
 		}
+	}
+	return n
+}
+
+// matchBack counts the keys that lie one before the other from offset off on.
+func matchBack(g segment, off int, keys []kv.Hash) int {
+	have := g.keys()[:off+1]
+	n := 1
+	for n < min(len(have), len(keys)) && have[off-n] == uint64(keys[n]) {
+		n++
 	}
 	return n
 }
@@ -167,7 +182,7 @@ func (w *writer) commit(r ref, n int) bool {
 	w.keys += int64(live - g.live())
 	old, oldClass := ref(g[1]), g.spanClass()
 	mu := w.x.guards.of(r)
-	mu.Lock()
+	lock(mu)
 	switch {
 	case count > 1:
 		if was > 1 && block == old {
