@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -405,4 +406,23 @@ func TestMembersAreSharedWhileUnchanged(t *testing.T) {
 	}
 	x.Kill("a", "b")
 	equal(t, "members", x.Members(base.Scope), []string{"a"})
+}
+
+func TestCollectorSeesNoEntries(t *testing.T) {
+	objects := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapObjects)
+	}
+	empty := objects()
+	x := New(unbounded())
+	for from := 0; from < 400_000; from += 1000 {
+		x.Apply(t0, store("r", t0, seq(from, from+1000)...))
+	}
+	if n := objects() - empty; n > 300 {
+		t.Errorf("%d objects for 400,000 entries", n)
+	}
+	runtime.KeepAlive(x)
 }

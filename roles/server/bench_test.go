@@ -3,9 +3,12 @@ package server
 import (
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/VictoriaMetrics/metrics"
 
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
@@ -34,5 +37,57 @@ func BenchmarkLookupRoute(b *testing.B) {
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(blocks), "ns/block")
 			})
 		}
+	}
+}
+
+// BenchmarkLoopback is LookupRoute over TCP and gRPC, 512 blocks, 8 replicas;
+// and a health check on the same connection, which is what a call costs that
+// does nothing.
+func BenchmarkLoopback(b *testing.B) {
+	var c Config
+	configure(&c)
+	s := New(c, slog.New(slog.DiscardHandler), metrics.NewSet())
+	for i := range 8 {
+		s.ingest(time.Now(), update(fmt.Sprint("r-", i), chainEntry(0, 16*512*(i+1)/8)))
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	mux := http.NewServeMux()
+	s.Mount(mux)
+	server := &http.Server{Handler: mux, Protocols: protocols}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	transport := &http.Transport{Protocols: protocols}
+	defer transport.CloseIdleConnections()
+	url := "http://" + listener.Addr().String()
+	asked := connect.NewClient[pb.LookupRouteRequest, pb.LookupRouteResponse](&http.Client{Transport: transport},
+		url+"/inferencecache.v1alpha1.InferenceCache/LookupRoute", connect.WithGRPC())
+	idle := connect.NewClient[pb.LookupRouteRequest, pb.LookupRouteResponse](&http.Client{Transport: transport},
+		url+"/grpc.health.v1.Health/Check", connect.WithGRPC())
+	q := request(packed(0, 16*512))
+	for name, call := range map[string]func() error{
+		"LookupRoute": func() error {
+			answer, err := asked.CallUnary(b.Context(), connect.NewRequest(q))
+			if err == nil && answer.Msg.GetReasonCode() != prefixMatch {
+				return fmt.Errorf("answer: %v", answer.Msg)
+			}
+			return err
+		},
+		"nothing": func() error {
+			_, err := idle.CallUnary(b.Context(), connect.NewRequest(&pb.LookupRouteRequest{}))
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := call(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
