@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 )
@@ -29,6 +30,18 @@ func indexMemory() int64 {
 		return fallbackMemory
 	}
 	return limit / 2
+}
+
+// restMemory is for all but the index and the cache of tokenized prompts.
+const restMemory = 128 << 20
+
+// limitMemory tells the garbage collector what the process should make do
+// with, so that garbage beside a large index does not add up to its size
+// again. GOMEMLIMIT has the last word.
+func limitMemory(index, tokens int64) {
+	if os.Getenv("GOMEMLIMIT") == "" && index < 1<<60 {
+		debug.SetMemoryLimit(index + tokens + restMemory)
+	}
 }
 
 func readNumber(file string) int64 {

@@ -99,6 +99,9 @@ func newRun() *cobra.Command {
 			return usage(err)
 		}
 		p := &process{settings: s, log: log, out: cmd.OutOrStdout(), set: metrics.NewSet()}
+		if s.role != roleSubscriber {
+			limitMemory(s.server.MemoryBytes, int64(s.server.TokenCacheBytes))
+		}
 		switch s.role {
 		case roleServer:
 			return p.runServer(cmd.Context())
