@@ -1,20 +1,24 @@
 package index
 
 import (
+	"cmp"
 	"math"
 	"sync"
 )
 
 const (
-	exactKeys = 2048 // up to so many the victims are the best of all
-	clockKeys = 4096 // else the best of the segments that start in a window of so many
-	clockTake = 8    // at most so many of a window
+	exactKeys   = 2048 // up to so many the victims are the best of all
+	clockKeys   = 4096 // else the best of the segments that start in a window of so many
+	coldWindows = 4    // that makeRoom looks through
+	clockTake   = 8    // at most so many of a window
 )
 
 // victims serialises evictions, so that no two go for the same excess.
 type victims struct {
 	mu     sync.Mutex
-	clock  clock // over all partitions
+	clock  clock     // over all partitions
+	cold   candidate // makeRoom takes what is as cold as this
+	next   candidate // the coldest that was not
 	heap   []candidate
 	writer writer
 }
@@ -105,26 +109,47 @@ func (x *Index) enforceEntries(now tick, limit int64, out *Applied) {
 	}
 }
 
-// makeRoom evicts the coldest of some segments, whole; false if there was none.
-// No lock may be held.
-func (x *Index) makeRoom(now tick, out *Applied) bool {
-	x.victims.mu.Lock()
-	defer x.victims.mu.Unlock()
-	f := x.victims.first(x, clockTake)
-	x.victims.clock.tour(&x.list, clockKeys, func(p *partition, r ref) { f.offerKeys(now, p, r, true) })
-	any := false
-	for i, c := range f.sorted() {
-		if i > len(f.heap)/2 && any {
-			break
+// makeRoom evicts some segments, whole; false if there was none. No lock may be
+// held.
+//
+// Of each window the coldest may go, if they are as cold as what went lately.
+// Where nothing is, a few windows on, what counts as cold is raised to the
+// coldest that was found: so an idle tenant's segments go before those of a
+// busy one, wherever the clock stands.
+func (x *Index) makeRoom(now tick, out *Applied) (any bool) {
+	v := &x.victims
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for range coldWindows {
+		f := v.first(x, clockTake)
+		v.clock.tour(&x.list, clockKeys, func(p *partition, r ref) { f.offerKeys(now, p, r, true) })
+		for _, c := range f.sorted() {
+			if v.cold.before(&c) {
+				if v.next.p == nil || c.before(&v.next) {
+					v.next = c
+				}
+				break
+			}
+			any = x.evictKeys(now, c, segKeys, OverCap, out) || any
+			if c.p.keys.Load() == 0 {
+				x.sweeper.mu.Lock()
+				x.free(c.p)
+				x.sweeper.mu.Unlock()
+			}
 		}
-		any = x.evictKeys(now, c, segKeys, OverCap, out) || any
-		if c.p.keys.Load() == 0 {
-			x.sweeper.mu.Lock()
-			x.free(c.p)
-			x.sweeper.mu.Unlock()
+		if any {
+			return true
 		}
 	}
-	return any
+	v.cold = v.next
+	found := v.next.p != nil
+	v.next = candidate{}
+	return found
+}
+
+// before says whether a is colder than b, by rank, use and age.
+func (a *candidate) before(b *candidate) bool {
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.use, b.use), cmp.Compare(a.seen, b.seen)) < 0
 }
 
 // work on a partition of a victim.

@@ -280,6 +280,42 @@ func TestNewTenantFindsRoomAtTheBudget(t *testing.T) {
 	}
 }
 
+func TestIdleTenantMakesRoomForABusyOne(t *testing.T) {
+	x := New(Config{MemoryBytes: 4 << 20, Defaults: Limits{MaxKeys: -1}})
+	idle, busy := testScopes[3], testScopes[0]
+	held := func(s kv.Scope, now time.Time, from, to int) (n int) {
+		var scratch Scratch
+		for ; from < to; from += 500 {
+			for _, r := range x.Lookup(&scratch, now, kv.Partition{Scope: s}, seq(from, from+500)) {
+				n += r.Blocks
+			}
+		}
+		return n
+	}
+	for i := range 100 {
+		x.Apply(t0, with(store("r", t0, seq(500*i, 500*i+500)...), idle))
+	}
+	old := held(idle, t0, 0, 50_000)
+	if old < 45_000 {
+		t.Fatalf("only %d entries held before", old)
+	}
+	for i := range 400 {
+		now := seconds(i + 1)
+		if i%8 == 0 {
+			x.Apply(now, with(store("r", now, seq(1_000_000, 1_050_000)...), busy)) // again and again
+		}
+		x.Apply(now, with(store("r", now, seq(2_000_000+500*i, 2_000_500+500*i)...), busy))
+	}
+	now := seconds(401)
+	if left := held(idle, now, 0, 50_000); left > old/10 {
+		t.Errorf("%d of %d idle entries left", left, old)
+	}
+	if hot := held(busy, now, 1_000_000, 1_050_000); hot < 47_000 {
+		t.Errorf("%d of 50,000 busy entries held", hot)
+	}
+	check(t, x)
+}
+
 func TestBudgetOfNothingRefuses(t *testing.T) {
 	x := New(Config{MemoryBytes: 100, Defaults: Limits{MaxKeys: -1}})
 	equal(t, "applied", x.Apply(t0, store("r", t0, 1, 2)), Applied{Refused: 2})
