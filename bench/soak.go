@@ -23,7 +23,7 @@ const (
 	soakSweep    = 100_000 // keys, as a server does by default
 	sweepEvery   = 100 * time.Millisecond
 	clearEvery   = 20_000 // steps of the writer
-	spareMemory  = 64 << 20
+	spareShare   = 16 // of the budget, for garbage
 )
 
 // Soak churns an index at its byte budget for a while: fresh chains, old ones
@@ -36,7 +36,7 @@ func Soak(ctx context.Context, budget int64, d time.Duration) ([]Row, error) {
 	}
 	debug.FreeOSMemory()
 	before := resident()
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(budget + before + spareMemory))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(budget + before + budget/spareShare))
 
 	s := &soak{x: index.New(index.Config{MemoryBytes: budget, Defaults: index.Limits{MaxKeys: -1}})}
 	ctx, cancel := context.WithTimeout(ctx, d)
