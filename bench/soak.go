@@ -23,7 +23,7 @@ const (
 	soakSweep    = 100_000 // keys, as a server does by default
 	sweepEvery   = 100 * time.Millisecond
 	clearEvery   = 20_000 // steps of the writer
-	spareShare   = 16 // of the budget, for garbage
+	spareShare   = 16     // of the budget, for garbage
 )
 
 // Soak churns an index at its byte budget for a while: fresh chains, old ones
