@@ -14,7 +14,7 @@ const (
 // stripe is a sixteenth of a partition's entries, by the first bits of a place:
 // a directory of tables by the tag bits that follow (extendible hashing). A
 // table of depth d fills 1<<(depth-d) entries of the directory. The partition's
-// writer reads it without mu.
+// writer reads it without mu, and builds tables before it locks.
 type stripe struct {
 	mu    sync.RWMutex
 	depth uint8
@@ -59,11 +59,14 @@ func (st *stripe) table(tag uint64) *table {
 
 // insert an entry for a key that has none; false without budget.
 func (st *stripe) insert(b *budget, e entry) bool {
-	lock(&st.mu)
-	defer st.mu.Unlock()
 	for {
-		if t := st.table(e.tag()); t != nil && !t.full() && t.insert(e) {
-			return true
+		if t := st.table(e.tag()); t != nil && !t.full() {
+			lock(&st.mu)
+			ok := t.insert(e)
+			st.mu.Unlock()
+			if ok {
+				return true
+			}
 		}
 		if !st.grow(b, e.tag()) {
 			return false
@@ -73,17 +76,24 @@ func (st *stripe) insert(b *budget, e entry) bool {
 
 // erase an entry.
 func (st *stripe) erase(b *budget, e entry) {
-	lock(&st.mu)
-	defer st.mu.Unlock()
 	t := st.table(e.tag())
+	lock(&st.mu)
 	t.erase(t.find(e))
+	st.mu.Unlock()
 	switch {
 	case t.used == 0 && st.empty():
 		b.swap(st.bytes(), 0, 0)
-		st.depth, st.dir = 0, nil
+		st.direct(0, nil)
 	case t.main > 8*minMain && t.used < t.main/4:
 		st.resize(b, t, homes(t.used), growKeep)
 	}
+}
+
+// direct readers to another directory.
+func (st *stripe) direct(depth uint8, dir []*table) {
+	lock(&st.mu)
+	defer st.mu.Unlock()
+	st.depth, st.dir = depth, dir
 }
 
 // change an entry to another of the same tag.
@@ -103,7 +113,7 @@ func (st *stripe) grow(b *budget, tag uint64) bool {
 		if !b.swap(0, p.bytes()+dirEntryBytes, growKeep) {
 			return false
 		}
-		st.dir = []*table{p.build()}
+		st.direct(0, []*table{p.build()})
 		return true
 	case t.used >= maxUsed && t.depth < maxDepth:
 		return st.split(b, t)
@@ -127,6 +137,8 @@ func (st *stripe) resize(b *budget, t *table, main int, keep int64) bool {
 
 // replace puts tables for the lower and upper half where a table is.
 func (st *stripe) replace(old, lower, upper *table) {
+	lock(&st.mu)
+	defer st.mu.Unlock()
 	span := 1 << (st.depth - old.depth)
 	from := 0
 	for st.dir[from] != old {
@@ -151,8 +163,7 @@ func (st *stripe) split(b *budget, t *table) bool {
 		for i := range dir {
 			dir[i] = st.dir[i/2]
 		}
-		st.dir = dir
-		st.depth++
+		st.direct(st.depth+1, dir)
 	}
 	cut, lower := 0, 0
 	for i, e := range t.entries {
