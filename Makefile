@@ -13,7 +13,8 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 # hold pure functions, where it finds nothing.
 RACE := ./bench/... ./index/... ./subscriber/... ./roles/... ./internal/auth/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
 # The race detector needs a C compiler; without one the tests run without it.
-WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race || echo $(GO) test)
+# One package at a time: several of these wait for processes that share the cores.
+WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race -p 1 || echo $(GO) test -p 1)
 
 # Every fuzz target as package:name.
 FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9]+' | sed -E 's|/[^/]+_test.go:func |:|' | sort -u)
