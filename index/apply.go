@@ -267,7 +267,7 @@ func (w *writer) append(h *holding, keys []kv.Hash, pos, more int) (next int, ro
 	} else {
 		more = run
 	}
-	r, ok := w.space(keys, pos, more)
+	r, ok := w.space(more)
 	if !ok {
 		return pos, false
 	}
@@ -309,7 +309,7 @@ func (w *writer) append(h *holding, keys []kv.Hash, pos, more int) (next int, ro
 
 // space finds a segment with free offsets for keys that follow the tail:
 // the tail's own, a larger one that it is moved to, or a new one.
-func (w *writer) space(keys []kv.Hash, pos, want int) (ref, bool) {
+func (w *writer) space(want int) (ref, bool) {
 	h := w.x.heap
 	if w.tail.p == w.p && w.tail.r != 0 {
 		r := w.tail.r

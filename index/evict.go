@@ -141,9 +141,9 @@ func (x *Index) makeRoom(now tick, out *Applied) (any bool) {
 			return true
 		}
 	}
-	v.cold = v.next
 	found := v.next.p != nil
-	v.next = candidate{}
+	v.cold, v.next = v.next, candidate{}
+	v.cold.p = nil // it may be freed by now
 	return found
 }
 
@@ -205,10 +205,10 @@ func (w *writer) uncover(r ref, from, to int) (entries int) {
 				w.list = w.list.add(s.cut(max(s.from(), to), s.to()))
 			}
 		}
-		lost := append(spans(nil), old...)
+		w.lost = append(w.lost[:0], old...)
 		if w.commit(r, g.n()) {
-			for i := range lost.len() {
-				s := lost.at(i)
+			for i := range w.lost.len() {
+				s := w.lost.at(i)
 				if n := min(s.to(), to) - max(s.from(), from); n > 0 && w.lose(s, n) {
 					entries += n
 				}

@@ -23,6 +23,14 @@ var (
 
 func unbounded() Config { return Config{Defaults: Limits{MaxKeys: -1}} }
 
+// key undoes place.
+func (x *Index) key(place uint64) kv.Hash {
+	v := (place ^ place>>31 ^ place>>62) * 0x319642b2d24d8ec3
+	v = (v ^ v>>27 ^ v>>54) * 0x96de1b173f119089
+	v = v ^ v>>30 ^ v>>60
+	return kv.Hash(v ^ x.salt)
+}
+
 func seconds(n int) time.Time { return t0.Add(time.Duration(n) * time.Second) }
 
 func store(replica string, seen time.Time, keys ...kv.Hash) *Batch {

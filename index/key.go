@@ -33,14 +33,6 @@ func (x *Index) place(k kv.Hash) uint64 {
 	return v ^ v>>31
 }
 
-// key undoes place.
-func (x *Index) key(place uint64) kv.Hash {
-	v := (place ^ place>>31 ^ place>>62) * 0x319642b2d24d8ec3
-	v = (v ^ v>>27 ^ v>>54) * 0x96de1b173f119089
-	v = v ^ v>>30 ^ v>>60
-	return kv.Hash(v ^ x.salt)
-}
-
 // A tick is a millisecond since the Unix epoch. Holders keep the low 32 bits,
 // which are told apart as long as two stamps lie within 24 days: maxTTL keeps
 // them there, if Sweep gets round once in four days.

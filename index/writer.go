@@ -18,6 +18,7 @@ type writer struct {
 	tokens  [maxWindow]int32
 	tail    tail  // where the last key was stored
 	list    spans // the spans that a segment is to have
+	lost    spans // those that uncover replaces
 	own     int   // where those of the ordinal in work begin in list
 	spare   ref   // block kept ready for commit
 	ready   uint8 // its class

@@ -96,10 +96,10 @@ compare ratios.`,
 				return q.size(cmd)
 			}
 			rows, err := q.rows(cmd)
-			if err != nil {
-				return err
+			if len(rows) > 0 { // some, if it was interrupted
+				err = errors.Join(err, q.write(cmd.OutOrStdout(), rows))
 			}
-			if err := q.write(cmd.OutOrStdout(), rows); err != nil {
+			if err != nil {
 				return err
 			}
 			if missed := bench.Missed(rows); q.strict && missed > 0 {
