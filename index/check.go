@@ -202,7 +202,7 @@ func (c *checker) heap(h *heap) (bytes int64) {
 	defer h.mu.Unlock()
 	var size, used, free int64
 	for no, s := range h.slabs {
-		if s == nil {
+		if s.state == nil {
 			continue
 		}
 		bytes += slabBytes(s.class)

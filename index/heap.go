@@ -64,7 +64,7 @@ type heap struct {
 	view   atomic.Pointer[[][]uint64] // words of the slabs, for readers; replaced, never changed
 
 	mu    sync.Mutex
-	slabs []*slab      // by number; nil where there is none. Number 0 stays unused
+	slabs []slab       // by number; without state where there is none. Number 0 stays unused
 	free  [classes]ref // first free block of a class; its first words are next and previous
 	used  int64        // units in blocks
 	size  int64        // units in slabs
@@ -77,7 +77,7 @@ type slab struct {
 }
 
 func newHeap(b *budget) *heap {
-	h := &heap{budget: b, slabs: make([]*slab, 1)}
+	h := &heap{budget: b, slabs: make([]slab, 1)}
 	h.view.Store(&[][]uint64{nil})
 	return h
 }
@@ -125,7 +125,7 @@ func (h *heap) fit(class uint8) uint8 {
 func (h *heap) release(r ref, class uint8) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.slabs[r.slab()]
+	s := &h.slabs[r.slab()]
 	h.used -= 1 << class
 	s.used -= 1 << class
 	for class < s.class {
@@ -183,7 +183,7 @@ func (h *heap) growLocked(class uint8) bool {
 		size--
 	}
 	no := 1
-	for no < len(h.slabs) && h.slabs[no] != nil {
+	for no < len(h.slabs) && h.slabs[no].state != nil {
 		no++
 	}
 	if no == maxSlabs {
@@ -191,9 +191,9 @@ func (h *heap) growLocked(class uint8) bool {
 		return false
 	}
 	if no == len(h.slabs) {
-		h.slabs = append(h.slabs, nil)
+		h.slabs = append(h.slabs, slab{})
 	}
-	h.slabs[no] = &slab{class: size, state: make([]uint8, 1<<size)}
+	h.slabs[no] = slab{class: size, state: make([]uint8, 1<<size)}
 	h.size += 1 << size
 	h.show(no, make([]uint64, unitWords<<size))
 	h.link(ref(no)<<unitBits, size)
@@ -210,14 +210,15 @@ func (h *heap) show(no int, words []uint64) {
 
 // trimLocked gives empty slabs back while more than an eighth is free.
 func (h *heap) trimLocked() {
-	for no, s := range h.slabs {
-		if s == nil || s.used > 0 || h.used > 0 && h.size-1<<s.class < h.used+h.used/slabShare {
+	for no := range h.slabs {
+		s := &h.slabs[no]
+		if s.state == nil || s.used > 0 || h.used > 0 && h.size-1<<s.class < h.used+h.used/slabShare {
 			continue
 		}
 		h.unlink(ref(no)<<unitBits, s.class)
-		h.slabs[no] = nil
 		h.size -= 1 << s.class
-		h.show(no, nil)
 		h.budget.swap(slabBytes(s.class), 0, 0)
+		h.show(no, nil)
+		*s = slab{}
 	}
 }
