@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math"
 	"time"
@@ -49,6 +50,23 @@ func (s *Server) ReportCacheState(_ context.Context, stream *connect.ClientStrea
 		return nil, err
 	}
 	return ack, nil
+}
+
+// SyncCacheState applies each update as it arrives and acknowledges it.
+func (s *Server) SyncCacheState(_ context.Context, stream *connect.BidiStream[pb.CacheStateUpdate, pb.Ack]) error {
+	for {
+		update, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		ack := &pb.Ack{Accepted: true, ServerEpoch: s.epoch, Sequence: s.ingest(time.Now(), update)}
+		if err := stream.Send(ack); err != nil {
+			return err
+		}
+	}
 }
 
 // ingest applies one update and returns the last sequence applied for its

@@ -83,6 +83,65 @@ func (CacheTier) EnumDescriptor() ([]byte, []int) {
 	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{0}
 }
 
+// StreamState is how far a producer's view of its engine can be trusted.
+type StreamState int32
+
+const (
+	StreamState_STREAM_STATE_UNSPECIFIED StreamState = 0 // not said: older producers
+	StreamState_STREAM_CONNECTING        StreamState = 1 // no connection to the engine yet
+	StreamState_STREAM_BOOTSTRAPPING     StreamState = 2 // connected, the engine's history is being read
+	StreamState_STREAM_EXACT             StreamState = 3 // all of the engine's history is known
+	StreamState_STREAM_DEGRADED          StreamState = 4 // what is reported is held; more may be, or an event was not understood
+	StreamState_STREAM_STALE             StreamState = 5 // the engine is away or stuck: what is reported may be gone
+)
+
+// Enum value maps for StreamState.
+var (
+	StreamState_name = map[int32]string{
+		0: "STREAM_STATE_UNSPECIFIED",
+		1: "STREAM_CONNECTING",
+		2: "STREAM_BOOTSTRAPPING",
+		3: "STREAM_EXACT",
+		4: "STREAM_DEGRADED",
+		5: "STREAM_STALE",
+	}
+	StreamState_value = map[string]int32{
+		"STREAM_STATE_UNSPECIFIED": 0,
+		"STREAM_CONNECTING":        1,
+		"STREAM_BOOTSTRAPPING":     2,
+		"STREAM_EXACT":             3,
+		"STREAM_DEGRADED":          4,
+		"STREAM_STALE":             5,
+	}
+)
+
+func (x StreamState) Enum() *StreamState {
+	p := new(StreamState)
+	*p = x
+	return p
+}
+
+func (x StreamState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StreamState) Descriptor() protoreflect.EnumDescriptor {
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[1].Descriptor()
+}
+
+func (StreamState) Type() protoreflect.EnumType {
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[1]
+}
+
+func (x StreamState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StreamState.Descriptor instead.
+func (StreamState) EnumDescriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{1}
+}
+
 type CacheOperation_Kind int32
 
 const (
@@ -119,11 +178,11 @@ func (x CacheOperation_Kind) String() string {
 }
 
 func (CacheOperation_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[1].Descriptor()
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2].Descriptor()
 }
 
 func (CacheOperation_Kind) Type() protoreflect.EnumType {
-	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[1]
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2]
 }
 
 func (x CacheOperation_Kind) Number() protoreflect.EnumNumber {
@@ -174,11 +233,11 @@ func (x CacheEvent_Type) String() string {
 }
 
 func (CacheEvent_Type) Descriptor() protoreflect.EnumDescriptor {
-	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2].Descriptor()
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3].Descriptor()
 }
 
 func (CacheEvent_Type) Type() protoreflect.EnumType {
-	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2]
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3]
 }
 
 func (x CacheEvent_Type) Number() protoreflect.EnumNumber {
@@ -399,7 +458,10 @@ type LookupRouteRequest struct {
 	PackedHashes    []byte `protobuf:"bytes,1001,opt,name=packed_hashes,json=packedHashes,proto3" json:"packed_hashes,omitempty"`
 	PackedBlockSize int32  `protobuf:"varint,1002,opt,name=packed_block_size,json=packedBlockSize,proto3" json:"packed_block_size,omitempty"`
 	// At most this many replicas in the answer; 0: all.
-	TopK          int32 `protobuf:"varint,1003,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
+	TopK int32 `protobuf:"varint,1003,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
+	// A producer checks that its own blocks can be found: no prompt follows, so
+	// nothing is counted as traffic or predicted from it.
+	SelfCheck     bool `protobuf:"varint,1004,opt,name=self_check,json=selfCheck,proto3" json:"self_check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +592,13 @@ func (x *LookupRouteRequest) GetTopK() int32 {
 		return x.TopK
 	}
 	return 0
+}
+
+func (x *LookupRouteRequest) GetSelfCheck() bool {
+	if x != nil {
+		return x.SelfCheck
+	}
+	return false
 }
 
 type ReplicaScore struct {
@@ -938,8 +1007,20 @@ type ReplicaStats struct {
 	ClientVersion    string                 `protobuf:"bytes,5,opt,name=client_version,json=clientVersion,proto3" json:"client_version,omitempty"`
 	T2HitTokens      int64                  `protobuf:"varint,6,opt,name=t2_hit_tokens,json=t2HitTokens,proto3" json:"t2_hit_tokens,omitempty"`       // cumulative
 	T2QueryTokens    int64                  `protobuf:"varint,7,opt,name=t2_query_tokens,json=t2QueryTokens,proto3" json:"t2_query_tokens,omitempty"` // cumulative
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What the engine itself says of its load. Absent is unknown, never zero.
+	RunningRequests *float64 `protobuf:"fixed64,1001,opt,name=running_requests,json=runningRequests,proto3,oneof" json:"running_requests,omitempty"`
+	WaitingRequests *float64 `protobuf:"fixed64,1002,opt,name=waiting_requests,json=waitingRequests,proto3,oneof" json:"waiting_requests,omitempty"`
+	// Prompt tokens computed, so without those found in the cache, per second in
+	// which the engine computed prompts.
+	PrefillTokensPerSecond *float64 `protobuf:"fixed64,1003,opt,name=prefill_tokens_per_second,json=prefillTokensPerSecond,proto3,oneof" json:"prefill_tokens_per_second,omitempty"`
+	CacheCapacityTokens    *int64   `protobuf:"varint,1004,opt,name=cache_capacity_tokens,json=cacheCapacityTokens,proto3,oneof" json:"cache_capacity_tokens,omitempty"` // of the engine's own memory
+	CacheUsage             *float64 `protobuf:"fixed64,1005,opt,name=cache_usage,json=cacheUsage,proto3,oneof" json:"cache_usage,omitempty"`                             // 0-1, as the engine counts it
+	PrefixHitRate          *float64 `protobuf:"fixed64,1006,opt,name=prefix_hit_rate,json=prefixHitRate,proto3,oneof" json:"prefix_hit_rate,omitempty"`                  // 0-1, of tokens since the last report
+	// Of the offload tiers, cumulative.
+	OffloadHitTokens   *int64 `protobuf:"varint,1007,opt,name=offload_hit_tokens,json=offloadHitTokens,proto3,oneof" json:"offload_hit_tokens,omitempty"`
+	OffloadQueryTokens *int64 `protobuf:"varint,1008,opt,name=offload_query_tokens,json=offloadQueryTokens,proto3,oneof" json:"offload_query_tokens,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ReplicaStats) Reset() {
@@ -1017,6 +1098,62 @@ func (x *ReplicaStats) GetT2HitTokens() int64 {
 func (x *ReplicaStats) GetT2QueryTokens() int64 {
 	if x != nil {
 		return x.T2QueryTokens
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetRunningRequests() float64 {
+	if x != nil && x.RunningRequests != nil {
+		return *x.RunningRequests
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetWaitingRequests() float64 {
+	if x != nil && x.WaitingRequests != nil {
+		return *x.WaitingRequests
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetPrefillTokensPerSecond() float64 {
+	if x != nil && x.PrefillTokensPerSecond != nil {
+		return *x.PrefillTokensPerSecond
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetCacheCapacityTokens() int64 {
+	if x != nil && x.CacheCapacityTokens != nil {
+		return *x.CacheCapacityTokens
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetCacheUsage() float64 {
+	if x != nil && x.CacheUsage != nil {
+		return *x.CacheUsage
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetPrefixHitRate() float64 {
+	if x != nil && x.PrefixHitRate != nil {
+		return *x.PrefixHitRate
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetOffloadHitTokens() int64 {
+	if x != nil && x.OffloadHitTokens != nil {
+		return *x.OffloadHitTokens
+	}
+	return 0
+}
+
+func (x *ReplicaStats) GetOffloadQueryTokens() int64 {
+	if x != nil && x.OffloadQueryTokens != nil {
+		return *x.OffloadQueryTokens
 	}
 	return 0
 }
@@ -1135,7 +1272,15 @@ type CacheStateUpdate struct {
 	Sequence    uint64 `protobuf:"varint,1003,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Base URL of the engine's HTTP API, for servers that ask engines to
 	// tokenize prompt_text. Empty: not said.
-	EngineUrl     string `protobuf:"bytes,1004,opt,name=engine_url,json=engineUrl,proto3" json:"engine_url,omitempty"`
+	EngineUrl string `protobuf:"bytes,1004,opt,name=engine_url,json=engineUrl,proto3" json:"engine_url,omitempty"`
+	// The worst state of the replica's event streams.
+	StreamState StreamState `protobuf:"varint,1005,opt,name=stream_state,json=streamState,proto3,enum=inferencecache.v1alpha1.StreamState" json:"stream_state,omitempty"`
+	// A promise that another update follows within this many milliseconds, if
+	// only an empty one: what was reported in order before still holds then. A
+	// server that misses several in a row takes the replica for dead. 0: none.
+	HeartbeatMs uint32 `protobuf:"varint,1006,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
+	// The replica ends: it holds nothing any more.
+	Goodbye       bool `protobuf:"varint,1007,opt,name=goodbye,proto3" json:"goodbye,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1252,6 +1397,27 @@ func (x *CacheStateUpdate) GetEngineUrl() string {
 		return x.EngineUrl
 	}
 	return ""
+}
+
+func (x *CacheStateUpdate) GetStreamState() StreamState {
+	if x != nil {
+		return x.StreamState
+	}
+	return StreamState_STREAM_STATE_UNSPECIFIED
+}
+
+func (x *CacheStateUpdate) GetHeartbeatMs() uint32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
+}
+
+func (x *CacheStateUpdate) GetGoodbye() bool {
+	if x != nil {
+		return x.Goodbye
+	}
+	return false
 }
 
 type CacheSummary struct {
@@ -1708,7 +1874,10 @@ type Ack struct {
 	// server restarted empty and everything held must be sent again.
 	ServerEpoch uint64 `protobuf:"varint,1001,opt,name=server_epoch,json=serverEpoch,proto3" json:"server_epoch,omitempty"`
 	// The last sequence applied for the source of the stream's last update.
-	Sequence      uint64 `protobuf:"varint,1002,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence uint64 `protobuf:"varint,1002,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The server has lost what this source reported before: everything held must
+	// be sent again, a CLEAR first.
+	Resync        bool `protobuf:"varint,1003,opt,name=resync,proto3" json:"resync,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1771,6 +1940,13 @@ func (x *Ack) GetSequence() uint64 {
 	return 0
 }
 
+func (x *Ack) GetResync() bool {
+	if x != nil {
+		return x.Resync
+	}
+	return false
+}
+
 var File_inferencecache_v1alpha1_inferencecache_proto protoreflect.FileDescriptor
 
 const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
@@ -1792,7 +1968,7 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x10tenant_namespace\x18\x03 \x01(\fR\x0ftenantNamespace\x12\x1f\n" +
 	"\vreason_code\x18\x04 \x01(\tR\n" +
 	"reasonCode\x12+\n" +
-	"\x11template_revision\x18\x05 \x01(\tR\x10templateRevision\"\x83\x04\n" +
+	"\x11template_revision\x18\x05 \x01(\tR\x10templateRevision\"\xa3\x04\n" +
 	"\x12LookupRouteRequest\x12\x19\n" +
 	"\bmodel_id\x18\x01 \x01(\tR\amodelId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x1f\n" +
@@ -1812,7 +1988,9 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"adapter_id\x18\v \x01(\tR\tadapterId\x12$\n" +
 	"\rpacked_hashes\x18\xe9\a \x01(\fR\fpackedHashes\x12+\n" +
 	"\x11packed_block_size\x18\xea\a \x01(\x05R\x0fpackedBlockSize\x12\x14\n" +
-	"\x05top_k\x18\xeb\a \x01(\x05R\x04topK\"\xdb\x01\n" +
+	"\x05top_k\x18\xeb\a \x01(\x05R\x04topK\x12\x1e\n" +
+	"\n" +
+	"self_check\x18\xec\a \x01(\bR\tselfCheck\"\xdb\x01\n" +
 	"\fReplicaScore\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x14\n" +
@@ -1852,7 +2030,7 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\n" +
 	"adapter_id\x18\x06 \x01(\tR\tadapterId\x12$\n" +
 	"\rpacked_hashes\x18\xe9\a \x01(\fR\fpackedHashes\x12+\n" +
-	"\x11packed_block_size\x18\xea\a \x01(\x05R\x0fpackedBlockSize\"\x85\x02\n" +
+	"\x11packed_block_size\x18\xea\a \x01(\x05R\x0fpackedBlockSize\"\xd9\x06\n" +
 	"\fReplicaStats\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12,\n" +
@@ -1861,7 +2039,24 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\bpressure\x18\x04 \x01(\x02R\bpressure\x12%\n" +
 	"\x0eclient_version\x18\x05 \x01(\tR\rclientVersion\x12\"\n" +
 	"\rt2_hit_tokens\x18\x06 \x01(\x03R\vt2HitTokens\x12&\n" +
-	"\x0ft2_query_tokens\x18\a \x01(\x03R\rt2QueryTokens\"\xf3\x02\n" +
+	"\x0ft2_query_tokens\x18\a \x01(\x03R\rt2QueryTokens\x12/\n" +
+	"\x10running_requests\x18\xe9\a \x01(\x01H\x00R\x0frunningRequests\x88\x01\x01\x12/\n" +
+	"\x10waiting_requests\x18\xea\a \x01(\x01H\x01R\x0fwaitingRequests\x88\x01\x01\x12?\n" +
+	"\x19prefill_tokens_per_second\x18\xeb\a \x01(\x01H\x02R\x16prefillTokensPerSecond\x88\x01\x01\x128\n" +
+	"\x15cache_capacity_tokens\x18\xec\a \x01(\x03H\x03R\x13cacheCapacityTokens\x88\x01\x01\x12%\n" +
+	"\vcache_usage\x18\xed\a \x01(\x01H\x04R\n" +
+	"cacheUsage\x88\x01\x01\x12,\n" +
+	"\x0fprefix_hit_rate\x18\xee\a \x01(\x01H\x05R\rprefixHitRate\x88\x01\x01\x122\n" +
+	"\x12offload_hit_tokens\x18\xef\a \x01(\x03H\x06R\x10offloadHitTokens\x88\x01\x01\x126\n" +
+	"\x14offload_query_tokens\x18\xf0\a \x01(\x03H\aR\x12offloadQueryTokens\x88\x01\x01B\x13\n" +
+	"\x11_running_requestsB\x13\n" +
+	"\x11_waiting_requestsB\x1c\n" +
+	"\x1a_prefill_tokens_per_secondB\x18\n" +
+	"\x16_cache_capacity_tokensB\x0e\n" +
+	"\f_cache_usageB\x12\n" +
+	"\x10_prefix_hit_rateB\x15\n" +
+	"\x13_offload_hit_tokensB\x17\n" +
+	"\x15_offload_query_tokens\"\xf3\x02\n" +
 	"\x0eCacheOperation\x12@\n" +
 	"\x04kind\x18\x01 \x01(\x0e2,.inferencecache.v1alpha1.CacheOperation.KindR\x04kind\x12#\n" +
 	"\rpacked_hashes\x18\x02 \x01(\fR\fpackedHashes\x12\x1f\n" +
@@ -1878,7 +2073,7 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x05STORE\x10\x01\x12\n" +
 	"\n" +
 	"\x06REMOVE\x10\x02\x12\t\n" +
-	"\x05CLEAR\x10\x03\"\xf6\x03\n" +
+	"\x05CLEAR\x10\x03\"\xff\x04\n" +
 	"\x10CacheStateUpdate\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x19\n" +
@@ -1897,7 +2092,10 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\fsource_epoch\x18\xea\a \x01(\x04R\vsourceEpoch\x12\x1b\n" +
 	"\bsequence\x18\xeb\a \x01(\x04R\bsequence\x12\x1e\n" +
 	"\n" +
-	"engine_url\x18\xec\a \x01(\tR\tengineUrl\"X\n" +
+	"engine_url\x18\xec\a \x01(\tR\tengineUrl\x12H\n" +
+	"\fstream_state\x18\xed\a \x01(\x0e2$.inferencecache.v1alpha1.StreamStateR\vstreamState\x12\"\n" +
+	"\fheartbeat_ms\x18\xee\a \x01(\rR\vheartbeatMs\x12\x19\n" +
+	"\agoodbye\x18\xef\a \x01(\bR\agoodbye\"X\n" +
 	"\fCacheSummary\x12%\n" +
 	"\x0etotal_prefixes\x18\x01 \x01(\x03R\rtotalPrefixes\x12!\n" +
 	"\fhot_prefixes\x18\x02 \x01(\x03R\vhotPrefixes\"N\n" +
@@ -1942,21 +2140,30 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\ftimestamp_us\x18\x05 \x01(\x03R\vtimestampUs\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
 	"\x03Ack\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x1f\n" +
 	"\vreason_code\x18\x02 \x01(\tR\n" +
 	"reasonCode\x12\"\n" +
 	"\fserver_epoch\x18\xe9\a \x01(\x04R\vserverEpoch\x12\x1b\n" +
-	"\bsequence\x18\xea\a \x01(\x04R\bsequence*`\n" +
+	"\bsequence\x18\xea\a \x01(\x04R\bsequence\x12\x17\n" +
+	"\x06resync\x18\xeb\a \x01(\bR\x06resync*`\n" +
 	"\tCacheTier\x12\x1a\n" +
 	"\x16CACHE_TIER_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCACHE_TIER_T1\x10\x01\x12\x11\n" +
 	"\rCACHE_TIER_T2\x10\x02\x12\x11\n" +
-	"\rCACHE_TIER_T3\x10\x032\xcc\x06\n" +
+	"\rCACHE_TIER_T3\x10\x03*\x95\x01\n" +
+	"\vStreamState\x12\x1c\n" +
+	"\x18STREAM_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11STREAM_CONNECTING\x10\x01\x12\x18\n" +
+	"\x14STREAM_BOOTSTRAPPING\x10\x02\x12\x10\n" +
+	"\fSTREAM_EXACT\x10\x03\x12\x13\n" +
+	"\x0fSTREAM_DEGRADED\x10\x04\x12\x10\n" +
+	"\fSTREAM_STALE\x10\x052\xab\a\n" +
 	"\x0eInferenceCache\x12h\n" +
 	"\vLookupRoute\x12+.inferencecache.v1alpha1.LookupRouteRequest\x1a,.inferencecache.v1alpha1.LookupRouteResponse\x12]\n" +
-	"\x10ReportCacheState\x12).inferencecache.v1alpha1.CacheStateUpdate\x1a\x1c.inferencecache.v1alpha1.Ack(\x01\x12Q\n" +
+	"\x10ReportCacheState\x12).inferencecache.v1alpha1.CacheStateUpdate\x1a\x1c.inferencecache.v1alpha1.Ack(\x01\x12]\n" +
+	"\x0eSyncCacheState\x12).inferencecache.v1alpha1.CacheStateUpdate\x1a\x1c.inferencecache.v1alpha1.Ack(\x010\x01\x12Q\n" +
 	"\fPublishEvent\x12#.inferencecache.v1alpha1.CacheEvent\x1a\x1c.inferencecache.v1alpha1.Ack\x12n\n" +
 	"\rGetCacheState\x12-.inferencecache.v1alpha1.GetCacheStateRequest\x1a..inferencecache.v1alpha1.GetCacheStateResponse\x12q\n" +
 	"\x0eRenderTemplate\x12..inferencecache.v1alpha1.RenderTemplateRequest\x1a/.inferencecache.v1alpha1.RenderTemplateResponse\x12n\n" +
@@ -1976,72 +2183,76 @@ func file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP() []byte {
 	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescData
 }
 
-var file_inferencecache_v1alpha1_inferencecache_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_inferencecache_v1alpha1_inferencecache_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_inferencecache_v1alpha1_inferencecache_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_inferencecache_v1alpha1_inferencecache_proto_goTypes = []any{
 	(CacheTier)(0),                 // 0: inferencecache.v1alpha1.CacheTier
-	(CacheOperation_Kind)(0),       // 1: inferencecache.v1alpha1.CacheOperation.Kind
-	(CacheEvent_Type)(0),           // 2: inferencecache.v1alpha1.CacheEvent.Type
-	(*SLO)(nil),                    // 3: inferencecache.v1alpha1.SLO
-	(*RenderTemplateRequest)(nil),  // 4: inferencecache.v1alpha1.RenderTemplateRequest
-	(*RenderTemplateResponse)(nil), // 5: inferencecache.v1alpha1.RenderTemplateResponse
-	(*LookupRouteRequest)(nil),     // 6: inferencecache.v1alpha1.LookupRouteRequest
-	(*ReplicaScore)(nil),           // 7: inferencecache.v1alpha1.ReplicaScore
-	(*LookupRouteResponse)(nil),    // 8: inferencecache.v1alpha1.LookupRouteResponse
-	(*LookupPDRouteRequest)(nil),   // 9: inferencecache.v1alpha1.LookupPDRouteRequest
-	(*LookupPDRouteResponse)(nil),  // 10: inferencecache.v1alpha1.LookupPDRouteResponse
-	(*PrefixEntry)(nil),            // 11: inferencecache.v1alpha1.PrefixEntry
-	(*ReplicaStats)(nil),           // 12: inferencecache.v1alpha1.ReplicaStats
-	(*CacheOperation)(nil),         // 13: inferencecache.v1alpha1.CacheOperation
-	(*CacheStateUpdate)(nil),       // 14: inferencecache.v1alpha1.CacheStateUpdate
-	(*CacheSummary)(nil),           // 15: inferencecache.v1alpha1.CacheSummary
-	(*GetCacheStateRequest)(nil),   // 16: inferencecache.v1alpha1.GetCacheStateRequest
-	(*GetCacheStateResponse)(nil),  // 17: inferencecache.v1alpha1.GetCacheStateResponse
-	(*CacheEvent)(nil),             // 18: inferencecache.v1alpha1.CacheEvent
-	(*StreamEventsRequest)(nil),    // 19: inferencecache.v1alpha1.StreamEventsRequest
-	(*StreamMetricsRequest)(nil),   // 20: inferencecache.v1alpha1.StreamMetricsRequest
-	(*Metric)(nil),                 // 21: inferencecache.v1alpha1.Metric
-	(*Ack)(nil),                    // 22: inferencecache.v1alpha1.Ack
-	nil,                            // 23: inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
-	nil,                            // 24: inferencecache.v1alpha1.Metric.LabelsEntry
+	(StreamState)(0),               // 1: inferencecache.v1alpha1.StreamState
+	(CacheOperation_Kind)(0),       // 2: inferencecache.v1alpha1.CacheOperation.Kind
+	(CacheEvent_Type)(0),           // 3: inferencecache.v1alpha1.CacheEvent.Type
+	(*SLO)(nil),                    // 4: inferencecache.v1alpha1.SLO
+	(*RenderTemplateRequest)(nil),  // 5: inferencecache.v1alpha1.RenderTemplateRequest
+	(*RenderTemplateResponse)(nil), // 6: inferencecache.v1alpha1.RenderTemplateResponse
+	(*LookupRouteRequest)(nil),     // 7: inferencecache.v1alpha1.LookupRouteRequest
+	(*ReplicaScore)(nil),           // 8: inferencecache.v1alpha1.ReplicaScore
+	(*LookupRouteResponse)(nil),    // 9: inferencecache.v1alpha1.LookupRouteResponse
+	(*LookupPDRouteRequest)(nil),   // 10: inferencecache.v1alpha1.LookupPDRouteRequest
+	(*LookupPDRouteResponse)(nil),  // 11: inferencecache.v1alpha1.LookupPDRouteResponse
+	(*PrefixEntry)(nil),            // 12: inferencecache.v1alpha1.PrefixEntry
+	(*ReplicaStats)(nil),           // 13: inferencecache.v1alpha1.ReplicaStats
+	(*CacheOperation)(nil),         // 14: inferencecache.v1alpha1.CacheOperation
+	(*CacheStateUpdate)(nil),       // 15: inferencecache.v1alpha1.CacheStateUpdate
+	(*CacheSummary)(nil),           // 16: inferencecache.v1alpha1.CacheSummary
+	(*GetCacheStateRequest)(nil),   // 17: inferencecache.v1alpha1.GetCacheStateRequest
+	(*GetCacheStateResponse)(nil),  // 18: inferencecache.v1alpha1.GetCacheStateResponse
+	(*CacheEvent)(nil),             // 19: inferencecache.v1alpha1.CacheEvent
+	(*StreamEventsRequest)(nil),    // 20: inferencecache.v1alpha1.StreamEventsRequest
+	(*StreamMetricsRequest)(nil),   // 21: inferencecache.v1alpha1.StreamMetricsRequest
+	(*Metric)(nil),                 // 22: inferencecache.v1alpha1.Metric
+	(*Ack)(nil),                    // 23: inferencecache.v1alpha1.Ack
+	nil,                            // 24: inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
+	nil,                            // 25: inferencecache.v1alpha1.Metric.LabelsEntry
 }
 var file_inferencecache_v1alpha1_inferencecache_proto_depIdxs = []int32{
-	23, // 0: inferencecache.v1alpha1.RenderTemplateRequest.variables:type_name -> inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
-	3,  // 1: inferencecache.v1alpha1.LookupRouteRequest.slo:type_name -> inferencecache.v1alpha1.SLO
+	24, // 0: inferencecache.v1alpha1.RenderTemplateRequest.variables:type_name -> inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
+	4,  // 1: inferencecache.v1alpha1.LookupRouteRequest.slo:type_name -> inferencecache.v1alpha1.SLO
 	0,  // 2: inferencecache.v1alpha1.ReplicaScore.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	7,  // 3: inferencecache.v1alpha1.LookupRouteResponse.replica_scores:type_name -> inferencecache.v1alpha1.ReplicaScore
+	8,  // 3: inferencecache.v1alpha1.LookupRouteResponse.replica_scores:type_name -> inferencecache.v1alpha1.ReplicaScore
 	0,  // 4: inferencecache.v1alpha1.PrefixEntry.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	1,  // 5: inferencecache.v1alpha1.CacheOperation.kind:type_name -> inferencecache.v1alpha1.CacheOperation.Kind
+	2,  // 5: inferencecache.v1alpha1.CacheOperation.kind:type_name -> inferencecache.v1alpha1.CacheOperation.Kind
 	0,  // 6: inferencecache.v1alpha1.CacheOperation.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	11, // 7: inferencecache.v1alpha1.CacheStateUpdate.prefixes:type_name -> inferencecache.v1alpha1.PrefixEntry
-	12, // 8: inferencecache.v1alpha1.CacheStateUpdate.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
-	13, // 9: inferencecache.v1alpha1.CacheStateUpdate.operations:type_name -> inferencecache.v1alpha1.CacheOperation
-	12, // 10: inferencecache.v1alpha1.GetCacheStateResponse.replicas:type_name -> inferencecache.v1alpha1.ReplicaStats
-	15, // 11: inferencecache.v1alpha1.GetCacheStateResponse.summary:type_name -> inferencecache.v1alpha1.CacheSummary
-	2,  // 12: inferencecache.v1alpha1.CacheEvent.type:type_name -> inferencecache.v1alpha1.CacheEvent.Type
-	2,  // 13: inferencecache.v1alpha1.StreamEventsRequest.types:type_name -> inferencecache.v1alpha1.CacheEvent.Type
-	24, // 14: inferencecache.v1alpha1.Metric.labels:type_name -> inferencecache.v1alpha1.Metric.LabelsEntry
-	6,  // 15: inferencecache.v1alpha1.InferenceCache.LookupRoute:input_type -> inferencecache.v1alpha1.LookupRouteRequest
-	14, // 16: inferencecache.v1alpha1.InferenceCache.ReportCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
-	18, // 17: inferencecache.v1alpha1.InferenceCache.PublishEvent:input_type -> inferencecache.v1alpha1.CacheEvent
-	16, // 18: inferencecache.v1alpha1.InferenceCache.GetCacheState:input_type -> inferencecache.v1alpha1.GetCacheStateRequest
-	4,  // 19: inferencecache.v1alpha1.InferenceCache.RenderTemplate:input_type -> inferencecache.v1alpha1.RenderTemplateRequest
-	9,  // 20: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:input_type -> inferencecache.v1alpha1.LookupPDRouteRequest
-	19, // 21: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:input_type -> inferencecache.v1alpha1.StreamEventsRequest
-	20, // 22: inferencecache.v1alpha1.InferenceCache.StreamMetrics:input_type -> inferencecache.v1alpha1.StreamMetricsRequest
-	8,  // 23: inferencecache.v1alpha1.InferenceCache.LookupRoute:output_type -> inferencecache.v1alpha1.LookupRouteResponse
-	22, // 24: inferencecache.v1alpha1.InferenceCache.ReportCacheState:output_type -> inferencecache.v1alpha1.Ack
-	22, // 25: inferencecache.v1alpha1.InferenceCache.PublishEvent:output_type -> inferencecache.v1alpha1.Ack
-	17, // 26: inferencecache.v1alpha1.InferenceCache.GetCacheState:output_type -> inferencecache.v1alpha1.GetCacheStateResponse
-	5,  // 27: inferencecache.v1alpha1.InferenceCache.RenderTemplate:output_type -> inferencecache.v1alpha1.RenderTemplateResponse
-	10, // 28: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:output_type -> inferencecache.v1alpha1.LookupPDRouteResponse
-	18, // 29: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:output_type -> inferencecache.v1alpha1.CacheEvent
-	21, // 30: inferencecache.v1alpha1.InferenceCache.StreamMetrics:output_type -> inferencecache.v1alpha1.Metric
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 7: inferencecache.v1alpha1.CacheStateUpdate.prefixes:type_name -> inferencecache.v1alpha1.PrefixEntry
+	13, // 8: inferencecache.v1alpha1.CacheStateUpdate.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
+	14, // 9: inferencecache.v1alpha1.CacheStateUpdate.operations:type_name -> inferencecache.v1alpha1.CacheOperation
+	1,  // 10: inferencecache.v1alpha1.CacheStateUpdate.stream_state:type_name -> inferencecache.v1alpha1.StreamState
+	13, // 11: inferencecache.v1alpha1.GetCacheStateResponse.replicas:type_name -> inferencecache.v1alpha1.ReplicaStats
+	16, // 12: inferencecache.v1alpha1.GetCacheStateResponse.summary:type_name -> inferencecache.v1alpha1.CacheSummary
+	3,  // 13: inferencecache.v1alpha1.CacheEvent.type:type_name -> inferencecache.v1alpha1.CacheEvent.Type
+	3,  // 14: inferencecache.v1alpha1.StreamEventsRequest.types:type_name -> inferencecache.v1alpha1.CacheEvent.Type
+	25, // 15: inferencecache.v1alpha1.Metric.labels:type_name -> inferencecache.v1alpha1.Metric.LabelsEntry
+	7,  // 16: inferencecache.v1alpha1.InferenceCache.LookupRoute:input_type -> inferencecache.v1alpha1.LookupRouteRequest
+	15, // 17: inferencecache.v1alpha1.InferenceCache.ReportCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
+	15, // 18: inferencecache.v1alpha1.InferenceCache.SyncCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
+	19, // 19: inferencecache.v1alpha1.InferenceCache.PublishEvent:input_type -> inferencecache.v1alpha1.CacheEvent
+	17, // 20: inferencecache.v1alpha1.InferenceCache.GetCacheState:input_type -> inferencecache.v1alpha1.GetCacheStateRequest
+	5,  // 21: inferencecache.v1alpha1.InferenceCache.RenderTemplate:input_type -> inferencecache.v1alpha1.RenderTemplateRequest
+	10, // 22: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:input_type -> inferencecache.v1alpha1.LookupPDRouteRequest
+	20, // 23: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:input_type -> inferencecache.v1alpha1.StreamEventsRequest
+	21, // 24: inferencecache.v1alpha1.InferenceCache.StreamMetrics:input_type -> inferencecache.v1alpha1.StreamMetricsRequest
+	9,  // 25: inferencecache.v1alpha1.InferenceCache.LookupRoute:output_type -> inferencecache.v1alpha1.LookupRouteResponse
+	23, // 26: inferencecache.v1alpha1.InferenceCache.ReportCacheState:output_type -> inferencecache.v1alpha1.Ack
+	23, // 27: inferencecache.v1alpha1.InferenceCache.SyncCacheState:output_type -> inferencecache.v1alpha1.Ack
+	23, // 28: inferencecache.v1alpha1.InferenceCache.PublishEvent:output_type -> inferencecache.v1alpha1.Ack
+	18, // 29: inferencecache.v1alpha1.InferenceCache.GetCacheState:output_type -> inferencecache.v1alpha1.GetCacheStateResponse
+	6,  // 30: inferencecache.v1alpha1.InferenceCache.RenderTemplate:output_type -> inferencecache.v1alpha1.RenderTemplateResponse
+	11, // 31: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:output_type -> inferencecache.v1alpha1.LookupPDRouteResponse
+	19, // 32: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:output_type -> inferencecache.v1alpha1.CacheEvent
+	22, // 33: inferencecache.v1alpha1.InferenceCache.StreamMetrics:output_type -> inferencecache.v1alpha1.Metric
+	25, // [25:34] is the sub-list for method output_type
+	16, // [16:25] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_inferencecache_v1alpha1_inferencecache_proto_init() }
@@ -2049,12 +2260,13 @@ func file_inferencecache_v1alpha1_inferencecache_proto_init() {
 	if File_inferencecache_v1alpha1_inferencecache_proto != nil {
 		return
 	}
+	file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_inferencecache_v1alpha1_inferencecache_proto_rawDesc), len(file_inferencecache_v1alpha1_inferencecache_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,

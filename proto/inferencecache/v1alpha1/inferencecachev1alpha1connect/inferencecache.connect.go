@@ -48,6 +48,9 @@ const (
 	// InferenceCacheReportCacheStateProcedure is the fully-qualified name of the InferenceCache's
 	// ReportCacheState RPC.
 	InferenceCacheReportCacheStateProcedure = "/inferencecache.v1alpha1.InferenceCache/ReportCacheState"
+	// InferenceCacheSyncCacheStateProcedure is the fully-qualified name of the InferenceCache's
+	// SyncCacheState RPC.
+	InferenceCacheSyncCacheStateProcedure = "/inferencecache.v1alpha1.InferenceCache/SyncCacheState"
 	// InferenceCachePublishEventProcedure is the fully-qualified name of the InferenceCache's
 	// PublishEvent RPC.
 	InferenceCachePublishEventProcedure = "/inferencecache.v1alpha1.InferenceCache/PublishEvent"
@@ -76,6 +79,9 @@ type InferenceCacheClient interface {
 	// ReportCacheState takes updates until the client half-closes, each applied
 	// as it arrives, and answers with one Ack.
 	ReportCacheState(context.Context) (*connect.ClientStreamForClientSimple[v1alpha1.CacheStateUpdate, v1alpha1.Ack], error)
+	// SyncCacheState is ReportCacheState on a stream that stays open: each update
+	// is applied as it arrives and acknowledged by itself, in order.
+	SyncCacheState(context.Context) (*connect.BidiStreamForClientSimple[v1alpha1.CacheStateUpdate, v1alpha1.Ack], error)
 	// PublishEvent takes one change of one replica.
 	PublishEvent(context.Context, *v1alpha1.CacheEvent) (*v1alpha1.Ack, error)
 	// GetCacheState lists the replicas that reported stats for a model.
@@ -111,6 +117,12 @@ func NewInferenceCacheClient(httpClient connect.HTTPClient, baseURL string, opts
 			httpClient,
 			baseURL+InferenceCacheReportCacheStateProcedure,
 			connect.WithSchema(inferenceCacheMethods.ByName("ReportCacheState")),
+			connect.WithClientOptions(opts...),
+		),
+		syncCacheState: connect.NewClient[v1alpha1.CacheStateUpdate, v1alpha1.Ack](
+			httpClient,
+			baseURL+InferenceCacheSyncCacheStateProcedure,
+			connect.WithSchema(inferenceCacheMethods.ByName("SyncCacheState")),
 			connect.WithClientOptions(opts...),
 		),
 		publishEvent: connect.NewClient[v1alpha1.CacheEvent, v1alpha1.Ack](
@@ -156,6 +168,7 @@ func NewInferenceCacheClient(httpClient connect.HTTPClient, baseURL string, opts
 type inferenceCacheClient struct {
 	lookupRoute       *connect.Client[v1alpha1.LookupRouteRequest, v1alpha1.LookupRouteResponse]
 	reportCacheState  *connect.Client[v1alpha1.CacheStateUpdate, v1alpha1.Ack]
+	syncCacheState    *connect.Client[v1alpha1.CacheStateUpdate, v1alpha1.Ack]
 	publishEvent      *connect.Client[v1alpha1.CacheEvent, v1alpha1.Ack]
 	getCacheState     *connect.Client[v1alpha1.GetCacheStateRequest, v1alpha1.GetCacheStateResponse]
 	renderTemplate    *connect.Client[v1alpha1.RenderTemplateRequest, v1alpha1.RenderTemplateResponse]
@@ -176,6 +189,11 @@ func (c *inferenceCacheClient) LookupRoute(ctx context.Context, req *v1alpha1.Lo
 // ReportCacheState calls inferencecache.v1alpha1.InferenceCache.ReportCacheState.
 func (c *inferenceCacheClient) ReportCacheState(ctx context.Context) (*connect.ClientStreamForClientSimple[v1alpha1.CacheStateUpdate, v1alpha1.Ack], error) {
 	return c.reportCacheState.CallClientStreamSimple(ctx)
+}
+
+// SyncCacheState calls inferencecache.v1alpha1.InferenceCache.SyncCacheState.
+func (c *inferenceCacheClient) SyncCacheState(ctx context.Context) (*connect.BidiStreamForClientSimple[v1alpha1.CacheStateUpdate, v1alpha1.Ack], error) {
+	return c.syncCacheState.CallBidiStreamSimple(ctx)
 }
 
 // PublishEvent calls inferencecache.v1alpha1.InferenceCache.PublishEvent.
@@ -232,6 +250,9 @@ type InferenceCacheHandler interface {
 	// ReportCacheState takes updates until the client half-closes, each applied
 	// as it arrives, and answers with one Ack.
 	ReportCacheState(context.Context, *connect.ClientStream[v1alpha1.CacheStateUpdate]) (*v1alpha1.Ack, error)
+	// SyncCacheState is ReportCacheState on a stream that stays open: each update
+	// is applied as it arrives and acknowledged by itself, in order.
+	SyncCacheState(context.Context, *connect.BidiStream[v1alpha1.CacheStateUpdate, v1alpha1.Ack]) error
 	// PublishEvent takes one change of one replica.
 	PublishEvent(context.Context, *v1alpha1.CacheEvent) (*v1alpha1.Ack, error)
 	// GetCacheState lists the replicas that reported stats for a model.
@@ -263,6 +284,12 @@ func NewInferenceCacheHandler(svc InferenceCacheHandler, opts ...connect.Handler
 		InferenceCacheReportCacheStateProcedure,
 		svc.ReportCacheState,
 		connect.WithSchema(inferenceCacheMethods.ByName("ReportCacheState")),
+		connect.WithHandlerOptions(opts...),
+	)
+	inferenceCacheSyncCacheStateHandler := connect.NewBidiStreamHandler(
+		InferenceCacheSyncCacheStateProcedure,
+		svc.SyncCacheState,
+		connect.WithSchema(inferenceCacheMethods.ByName("SyncCacheState")),
 		connect.WithHandlerOptions(opts...),
 	)
 	inferenceCachePublishEventHandler := connect.NewUnaryHandlerSimple(
@@ -307,6 +334,8 @@ func NewInferenceCacheHandler(svc InferenceCacheHandler, opts ...connect.Handler
 			inferenceCacheLookupRouteHandler.ServeHTTP(w, r)
 		case InferenceCacheReportCacheStateProcedure:
 			inferenceCacheReportCacheStateHandler.ServeHTTP(w, r)
+		case InferenceCacheSyncCacheStateProcedure:
+			inferenceCacheSyncCacheStateHandler.ServeHTTP(w, r)
 		case InferenceCachePublishEventProcedure:
 			inferenceCachePublishEventHandler.ServeHTTP(w, r)
 		case InferenceCacheGetCacheStateProcedure:
@@ -334,6 +363,10 @@ func (UnimplementedInferenceCacheHandler) LookupRoute(context.Context, *v1alpha1
 
 func (UnimplementedInferenceCacheHandler) ReportCacheState(context.Context, *connect.ClientStream[v1alpha1.CacheStateUpdate]) (*v1alpha1.Ack, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.ReportCacheState is not implemented"))
+}
+
+func (UnimplementedInferenceCacheHandler) SyncCacheState(context.Context, *connect.BidiStream[v1alpha1.CacheStateUpdate, v1alpha1.Ack]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.SyncCacheState is not implemented"))
 }
 
 func (UnimplementedInferenceCacheHandler) PublishEvent(context.Context, *v1alpha1.CacheEvent) (*v1alpha1.Ack, error) {
