@@ -47,7 +47,7 @@ func BenchmarkReceive(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer s.close()
-	r := receiver{queue: newQueue(1024, 1<<20), metrics: testMeters()}
+	r := receiver{queue: newQueue(1024, 1<<20), metrics: testSourceMeters()}
 	b.ReportAllocs()
 	for b.Loop() {
 		message, err := s.Recv()
@@ -85,19 +85,21 @@ func BenchmarkGuard(b *testing.B) {
 func BenchmarkStream(b *testing.B) {
 	o := newOutbox(outboxConfig{
 		server: "none", identity: &pb.CacheStateUpdate{}, window: time.Hour, maxBytes: 1 << 30,
-		refills: make(chan *outbox, 1), log: quiet,
+		log: quiet,
 	}, testMeters())
 	o.phase = phaseFollowing
+	meters := testSourceMeters()
 	s := stream{
-		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: &machine{}, meters: testMeters(), log: quiet,
-		residency: NewResidency(ResidencyConfig{}), outboxes: []*outbox{o}, logged: map[string]bool{},
+		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: &machine{}, meters: meters, log: quiet,
+		replica: &replica{meters: meters.meters, residency: NewResidency(ResidencyConfig{}), outboxes: []*outbox{o}},
+		at:      newPosition(), logged: map[string]bool{},
 	}
 	hashes, tokens := chainOf(1, 8)
 	payloads := [][]byte{storedBatch(0, hashes, tokens), removedBatch(8, 7, 6, 5, 4, 3, 2, 1)}
 	b.ReportAllocs()
 	sequence := uint64(0)
 	for b.Loop() {
-		s.take(batch{connection: 1, sequence: sequence, payload: payloads[sequence%2], arrived: time.Now()})
+		s.take(b.Context(), batch{connection: 1, sequence: sequence, payload: payloads[sequence%2], arrived: time.Now()})
 		if sequence++; o.pending.bytes > 1<<20 {
 			o.pending.reset()
 		}

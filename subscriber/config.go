@@ -22,6 +22,8 @@ import (
 // from DefaultConfig or Flags.
 type Config struct {
 	EngineEndpoint   string   // PUB endpoint to dial: tcp://host:port or ipc://path
+	ReplayEndpoint   string   // ROUTER endpoint that replays; "auto": the port after EngineEndpoint's; empty: none
+	Ranks            string   // data-parallel ranks, "0-3,8"; each adds its number to the ports
 	Topic            string   // prefix of the topics to take; empty: all
 	Servers          []string // http://host:port, https://host:port or host:port
 	ReplicaID        string   // the replica's name in the index; the pod's name
@@ -51,6 +53,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		EngineEndpoint:   "tcp://127.0.0.1:5557",
+		ReplayEndpoint:   autoReplay,
+		Ranks:            "0",
 		Servers:          []string{"127.0.0.1:9090"},
 		HashScheme:       vllm.Dialect.HashScheme,
 		Window:           100 * time.Millisecond,
@@ -70,6 +74,8 @@ func DefaultConfig() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	d := DefaultConfig()
 	fs.StringVar(&c.EngineEndpoint, "engine-endpoint", d.EngineEndpoint, "ZeroMQ endpoint of the engine's KV events (tcp://host:port or ipc://path)")
+	fs.StringVar(&c.ReplayEndpoint, "engine-replay-endpoint", d.ReplayEndpoint, "ZeroMQ endpoint of the engine's replay (auto: with one rank, the port after --engine-endpoint's; empty: none)")
+	fs.StringVar(&c.Ranks, "ranks", d.Ranks, "data-parallel ranks to follow, as in 0-3,8; each adds its number to the ports")
 	fs.StringVar(&c.Topic, "topic", d.Topic, "take only topics that start with this (empty: all)")
 	fs.StringSliceVar(&c.Servers, "server", d.Servers, "server to report to (http://host:port or host:port); may be repeated")
 	fs.StringVar(&c.ReplicaID, "replica-id", d.ReplicaID, "name of the replica (required)")
@@ -115,6 +121,12 @@ func (c *Config) Validate() error {
 	check(c.HashScheme != "", "--hash-scheme must not be empty")
 	_, err := guardedEndpoint(c.EngineEndpoint)
 	note(wrap("--engine-endpoint", err))
+	if c.ReplayEndpoint != "" && c.ReplayEndpoint != autoReplay {
+		_, err := guardedEndpoint(c.ReplayEndpoint)
+		note(wrap("--engine-replay-endpoint", err))
+	}
+	_, err = c.endpoints()
+	note(err)
 	check(len(c.Servers) > 0, "--server is required")
 	for i, server := range c.Servers {
 		base, err := serverURL(server)

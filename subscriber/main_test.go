@@ -27,9 +27,9 @@ const patience = time.Minute
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // testMeters are metrics of a set of their own.
-func testMeters() *meters {
-	return newMeters(metrics.NewSet(), "replica", newQueue(1, 1), &machine{})
-}
+func testMeters() *meters { return newMeters(metrics.NewSet(), "replica") }
+
+func testSourceMeters() *sourceMeters { return testMeters().source(0, newQueue(1, 1), &machine{}) }
 
 // until waits for a condition that other goroutines bring about.
 func until(t *testing.T, what string, condition func() bool) {

@@ -12,14 +12,6 @@ import (
 // meters are the handles of one subscriber's metrics, all labelled with its
 // replica: several subscribers of one process share a set.
 type meters struct {
-	connects        *metrics.Counter
-	disconnects     *metrics.Counter
-	receivedBytes   *metrics.Counter
-	queueDropped    *metrics.Counter
-	lastSequence    *metrics.Gauge
-	missing         *metrics.Counter
-	undecodable     *metrics.Counter
-	implausible     *metrics.Counter
 	held            [3]*metrics.Gauge // by best tier: T1, T2, T3
 	orphans         *metrics.Gauge
 	orphansAttached *metrics.Counter
@@ -28,32 +20,15 @@ type meters struct {
 	scrapes         *metrics.Counter
 	scrapeErrors    *metrics.Counter
 
-	bad     map[string]*metrics.Counter
-	batches [verdictRestart + 1]*metrics.Counter
-	events  map[eventKey]*metrics.Counter // by the stream's goroutine alone
 	set     *metrics.Set
 	replica string
 }
 
-type eventKey struct {
-	status engine.Status
-	reason engine.Reason
-}
-
 const metricPrefix = "inferencecache_subscriber_"
 
-// newMeters registers the metrics of one replica. The gauges that look at live
-// values are read from queue and state when the page is written.
-func newMeters(set *metrics.Set, replica string, q *queue, state *machine) *meters {
-	m := &meters{set: set, replica: replica, events: make(map[eventKey]*metrics.Counter)}
-	m.connects = m.counter("connects_total", "")
-	m.disconnects = m.counter("disconnects_total", "")
-	m.receivedBytes = m.counter("received_bytes_total", "")
-	m.queueDropped = m.counter("queue_dropped_batches_total", "")
-	m.lastSequence = m.gauge("last_sequence", "")
-	m.missing = m.counter("missing_batches_total", "")
-	m.undecodable = m.counter("undecodable_batches_total", "")
-	m.implausible = m.counter("implausible_timestamps_total", "")
+// newMeters registers the metrics of one replica.
+func newMeters(set *metrics.Set, replica string) *meters {
+	m := &meters{set: set, replica: replica}
 	for i := range m.held {
 		m.held[i] = m.gauge("held_blocks", fmt.Sprintf("tier=%q", kv.T1+kv.Tier(i)))
 	}
@@ -63,38 +38,7 @@ func newMeters(set *metrics.Set, replica string, q *queue, state *machine) *mete
 	m.evicted = m.counter("evicted_blocks_total", "")
 	m.scrapes = m.counter("scrapes_total", "")
 	m.scrapeErrors = m.counter("scrape_errors_total", "")
-	m.bad = make(map[string]*metrics.Counter)
-	for _, reason := range []string{badFrames, badSequence, badReserved, badEmpty, badTopic} {
-		m.bad[reason] = m.counter("refused_messages_total", fmt.Sprintf("reason=%q", reason))
-	}
-	for v := range m.batches {
-		m.batches[v] = m.counter("batches_total", fmt.Sprintf("verdict=%q", verdict(v)))
-	}
-	m.watch("queue_batches", "", func() float64 { n, _ := q.size(); return float64(n) })
-	m.watch("queue_bytes", "", func() float64 { _, n := q.size(); return float64(n) })
-	for _, s := range []trust{connecting, live, degraded} {
-		m.watch("state", fmt.Sprintf("state=%q", s), func() float64 {
-			if state.now() == s {
-				return 1
-			}
-			return 0
-		})
-	}
 	return m
-}
-
-// refused counts messages that are no batches, by one of the bad... reasons.
-func (m *meters) refused(reason string) *metrics.Counter { return m.bad[reason] }
-
-// event counts events by what became of them. Both labels are closed sets.
-func (m *meters) event(status engine.Status, reason engine.Reason) *metrics.Counter {
-	key := eventKey{status, reason}
-	c, ok := m.events[key]
-	if !ok {
-		c = m.counter("events_total", fmt.Sprintf("verdict=%q,reason=%q", status, reason))
-		m.events[key] = c
-	}
-	return c
 }
 
 func (m *meters) counter(what, labels string) *metrics.Counter {
@@ -119,6 +63,95 @@ func (m *meters) name(what, labels string) string {
 		labels = "," + labels
 	}
 	return fmt.Sprintf("%s%s{replica=%q%s}", metricPrefix, what, m.replica, labels)
+}
+
+// sourceMeters are the handles of one event source, labelled with its rank too.
+type sourceMeters struct {
+	*meters
+	connects      *metrics.Counter
+	disconnects   *metrics.Counter
+	receivedBytes *metrics.Counter
+	queueDropped  *metrics.Counter
+	lastSequence  *metrics.Gauge
+	missing       *metrics.Counter // batches, when a gap was seen
+	lost          *metrics.Counter // batches, for good
+	tail          *metrics.Counter // batches that only a probe brought to light
+	replayed      *metrics.Counter // batches
+	undecodable   *metrics.Counter
+	implausible   *metrics.Counter
+
+	bad      map[string]*metrics.Counter
+	batches  [verdicts]*metrics.Counter
+	replays  [replayOutcomes]*metrics.Counter // rounds
+	restarts map[string]*metrics.Counter      // by cause
+	events   map[eventKey]*metrics.Counter    // by the stream's goroutine alone
+	label    string
+}
+
+type eventKey struct {
+	status engine.Status
+	reason engine.Reason
+}
+
+// source registers the metrics of one source. The gauges that look at live
+// values are read from queue and state when the page is written.
+func (m *meters) source(rank int, q *queue, state *machine) *sourceMeters {
+	label := fmt.Sprintf("rank=\"%d\"", rank)
+	s := &sourceMeters{meters: m, label: label, events: make(map[eventKey]*metrics.Counter)}
+	s.connects = m.counter("connects_total", label)
+	s.disconnects = m.counter("disconnects_total", label)
+	s.receivedBytes = m.counter("received_bytes_total", label)
+	s.queueDropped = m.counter("queue_dropped_batches_total", label)
+	s.lastSequence = m.gauge("last_sequence", label)
+	s.missing = m.counter("missing_batches_total", label)
+	s.lost = m.counter("lost_batches_total", label)
+	s.tail = m.counter("tail_lost_batches_total", label)
+	s.replayed = m.counter("replayed_batches_total", label)
+	s.undecodable = m.counter("undecodable_batches_total", label)
+	s.implausible = m.counter("implausible_timestamps_total", label)
+	s.bad = s.by("refused_messages_total", "reason", badFrames, badSequence, badReserved, badEmpty, badTopic)
+	s.restarts = s.by("engine_restarts_total", "cause",
+		causeSequence, causeReconnect, causeUnproven, causeEpoch, causeMetrics, causeAway)
+	for v := range s.batches {
+		s.batches[v] = m.counter("batches_total", fmt.Sprintf("%s,verdict=%q", label, verdict(v)))
+	}
+	for o := range s.replays {
+		s.replays[o] = m.counter("replay_rounds_total", fmt.Sprintf("%s,outcome=%q", label, outcome(o)))
+	}
+	m.watch("queue_batches", label, func() float64 { n, _ := q.size(); return float64(n) })
+	m.watch("queue_bytes", label, func() float64 { _, n := q.size(); return float64(n) })
+	for is := range states {
+		m.watch("state", fmt.Sprintf("%s,state=%q", label, is), func() float64 {
+			if state.now() == is {
+				return 1
+			}
+			return 0
+		})
+	}
+	return s
+}
+
+// by makes a counter for each value of a label.
+func (s *sourceMeters) by(what, name string, values ...string) map[string]*metrics.Counter {
+	all := make(map[string]*metrics.Counter, len(values))
+	for _, value := range values {
+		all[value] = s.counter(what, fmt.Sprintf("%s,%s=%q", s.label, name, value))
+	}
+	return all
+}
+
+// refused counts messages that are no batches, by one of the bad... reasons.
+func (s *sourceMeters) refused(reason string) *metrics.Counter { return s.bad[reason] }
+
+// event counts events by what became of them. Both labels are closed sets.
+func (s *sourceMeters) event(status engine.Status, reason engine.Reason) *metrics.Counter {
+	key := eventKey{status, reason}
+	c, ok := s.events[key]
+	if !ok {
+		c = s.counter("events_total", fmt.Sprintf("%s,verdict=%q,reason=%q", s.label, status, reason))
+		s.events[key] = c
+	}
+	return c
 }
 
 // outboxMeters are the handles of one outbox, labelled with its server too.

@@ -25,6 +25,10 @@ type reporter interface {
 	report(ctx context.Context, updates []*pb.CacheStateUpdate) (*pb.Ack, error)
 }
 
+// holder knows everything held. It answers refill with a call of the outbox's
+// own refill, such that no change falls in between.
+type holder interface{ refill(o *outbox) }
+
 // phase is what an outbox knows of the server's copy.
 type phase uint8
 
@@ -32,8 +36,8 @@ const (
 	// phaseBehind: the copy is unknown or has a hole. Changes are not kept;
 	// a CLEAR is sent until it is acknowledged.
 	phaseBehind phase = iota
-	// phaseAsked: the copy is empty, and the owner of residency has been asked
-	// for everything held. Changes are still not kept: they will be in it.
+	// phaseAsked: the copy is empty, and the holder is being asked for
+	// everything held. Changes are still not kept: they will be in it.
 	phaseAsked
 	// phaseFollowing: the copy and what is pending make up what is held.
 	phaseFollowing
@@ -67,7 +71,6 @@ type outbox struct {
 
 	mu         sync.Mutex
 	phase      phase
-	asking     bool   // a request is in refills
 	generation uint64 // one up each time that the copy is found to be behind
 	pending    pending
 	allowance  int    // bytes of the refill that is still being sent, on top of maxBytes
@@ -81,11 +84,8 @@ type outboxConfig struct {
 	identity *pb.CacheStateUpdate // what every update of the replica says
 	window   time.Duration        // how long a change may wait for company
 	maxBytes int                  // of pending changes, besides those of a refill
-	// refills is where the outbox asks for everything held; the answer is a
-	// call of refill. It has room for one request of every outbox, and an
-	// outbox has at most one in it, so asking never waits.
-	refills chan<- *outbox
-	log     *slog.Logger
+	holder   holder
+	log      *slog.Logger
 }
 
 func newOutbox(config outboxConfig, meters *meters) *outbox {
@@ -113,12 +113,11 @@ func (o *outbox) add(changes []Change, now, stamp time.Time) {
 	o.signal()
 }
 
-// refill takes everything held, from the goroutine that also adds, so that
-// nothing falls in between. The server's copy is empty when it is called.
+// refill takes everything held. No add may come between the making of held and
+// the return. The server's copy is empty when it is called.
 func (o *outbox) refill(held func(func(Change) bool), now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.asking = false
 	if o.phase != phaseAsked {
 		return // behind again: the next CLEAR asks anew
 	}
@@ -309,17 +308,17 @@ func (o *outbox) call(ctx context.Context, updates []*pb.CacheStateUpdate) (*pb.
 	return ack, nil
 }
 
-// cleared asks for everything held, once the CLEAR of generation has been
+// cleared gets everything held, once the CLEAR of generation has been
 // acknowledged, unless the copy is behind again.
 func (o *outbox) cleared(generation uint64) {
 	o.mu.Lock()
-	ask := o.generation == generation && !o.asking
-	if o.generation == generation {
-		o.phase, o.asking = phaseAsked, true
+	asks := o.generation == generation
+	if asks {
+		o.phase = phaseAsked
 	}
 	o.mu.Unlock()
-	if ask {
-		o.refills <- o
+	if asks {
+		o.holder.refill(o)
 	}
 }
 

@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,43 +18,39 @@ const testWindow = 100 * time.Millisecond
 // bench is an outbox between a model and a fake server, inside a bubble.
 type bench struct {
 	*model
-	server  *fakeServer
-	outbox  *outbox
-	refills chan *outbox
+	server *fakeServer
+	outbox *outbox
+	mu     sync.Mutex // over model, and over its hand-over
 }
 
 func newBench(seed uint64, maxBytes int) *bench {
-	b := &bench{model: newModel(seed), server: newFakeServer(), refills: make(chan *outbox, 1)}
+	b := &bench{model: newModel(seed), server: newFakeServer()}
 	b.outbox = newOutbox(outboxConfig{
 		server: "fake", reporter: b.server, identity: &pb.CacheStateUpdate{ReplicaId: "replica"},
-		window: testWindow, maxBytes: maxBytes, refills: b.refills, log: quiet,
+		window: testWindow, maxBytes: maxBytes, holder: b, log: quiet,
 	}, testMeters())
 	return b
 }
 
-// serve answers requests for a refill, as the stream does between batches.
-func (b *bench) serve() {
-	select {
-	case o := <-b.refills:
-		o.refill(b.yield, time.Now())
-	default:
-	}
+// refill answers the outbox, as a replica does.
+func (b *bench) refill(o *outbox) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o.refill(b.yield, time.Now())
 }
 
 // change makes n random changes.
 func (b *bench) change(n int) {
 	for range n {
-		b.serve()
+		b.mu.Lock()
 		b.outbox.add(b.step(), time.Now(), time.Now())
+		b.mu.Unlock()
 	}
 }
 
-// settle lets d pass, and refills happen.
+// settle lets d pass.
 func (b *bench) settle(d time.Duration) {
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(testWindow) {
-		synctest.Wait()
-		b.serve()
-	}
+	time.Sleep(d)
 	synctest.Wait()
 }
 

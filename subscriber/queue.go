@@ -5,23 +5,35 @@ import (
 	"time"
 )
 
-// batch is one live message of the engine as it came in, not decoded.
+// batch is one live message of the engine as it came in, not decoded, or the
+// mark of something that happened between two of them.
 type batch struct {
+	mark       mark
 	connection uint64 // ordinal of the connection it came over, from 1
 	sequence   uint64
 	payload    []byte
+	epoch      string // of the publisher's process, from engines that name it
 	arrived    time.Time
 	// lost is the gap mark: so many batches between the one before and this
 	// one came in and were dropped here.
 	lost uint64
 }
 
+// mark says what a batch is; the zero value is a message.
+type mark uint8
+
+const (
+	markMessage   mark = iota
+	markConnected      // the connection begins here
+	markReplaced       // the engine's process has been another one since arrived, as its metrics show
+)
+
 // queue stands between the goroutine that owns the socket and the worker. It
 // is bounded in batches and in payload bytes. A push never waits: what does
 // not fit pushes out the oldest, with a gap mark on the batch that follows. A
 // batch larger than the whole queue is let in alone.
 //
-// One goroutine pushes, one pops.
+// Any goroutine may push, one pops.
 type queue struct {
 	maxBatches, maxBytes int
 	// ready has room for one token and holds it whenever there may be

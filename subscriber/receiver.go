@@ -39,8 +39,10 @@ type receiver struct {
 	frameLimit int64 // bytes
 	queue      *queue
 	state      *machine
-	metrics    *meters
+	metrics    *sourceMeters
 	log        *slog.Logger
+
+	epoch string // last seen; kept so that equal ones share their memory
 }
 
 // run connects again and again until ctx ends.
@@ -74,7 +76,8 @@ func (r *receiver) session(ctx context.Context) (connected bool, lasted time.Dur
 	defer s.close()
 	started := time.Now()
 	connection := r.state.connect()
-	defer r.state.disconnect()
+	defer func() { r.state.disconnect(time.Now()) }()
+	r.queue.push(batch{mark: markConnected, connection: connection, arrived: started})
 	r.metrics.connects.Inc()
 	r.log.Info("engine event stream connected", "endpoint", r.endpoint)
 	for {
@@ -96,8 +99,26 @@ func (r *receiver) take(message zmq4.Msg, connection uint64) {
 		r.metrics.refused(bad).Inc()
 		return
 	}
-	dropped := r.queue.push(batch{connection: connection, sequence: sequence, payload: payload, arrived: time.Now()})
+	dropped := r.queue.push(batch{connection: connection, sequence: sequence, payload: payload,
+		epoch: r.epochOf(message.Frames[0]), arrived: time.Now()})
 	r.metrics.queueDropped.Add(dropped)
+}
+
+// epochTag comes before the name of the process in the topics of SGLang engines
+// that take snapshots.
+var epochTag = []byte("\x00sgl-kv-epoch=")
+
+// epochOf is the name that a topic gives the publisher's process, if any.
+func (r *receiver) epochOf(topic []byte) string {
+	_, epoch, ok := bytes.Cut(topic, epochTag)
+	if !ok {
+		return ""
+	}
+	epoch, _, _ = bytes.Cut(epoch, []byte{0})
+	if string(epoch) != r.epoch {
+		r.epoch = string(epoch)
+	}
+	return r.epoch
 }
 
 // parseLive splits a live message, topic, sequence and payload, or names what

@@ -110,6 +110,7 @@ type Tally struct {
 	// of those with an unknown tag, which may: if it is not zero, more may be
 	// held here than there.
 	Invalidations int
+	Cleared       bool // the engine cleared its cache
 	// Blocks, not events.
 	OrphansAttached int
 	OrphansDropped  int // by the bound, or because they did not fit their parent
@@ -146,6 +147,7 @@ func (r *Residency) event(rs *rankState, e *engine.Event) engine.Verdict {
 		return r.removed(rs, e)
 	case engine.Cleared:
 		r.clearCopies(rs)
+		r.tally.Cleared = true
 		return engine.Verdict{Status: engine.Applied}
 	}
 	return skipped(engine.UnknownTag)

@@ -20,6 +20,7 @@ import (
 // rig is a whole subscriber before a fake server over real RPC.
 type rig struct {
 	*Subscriber
+	one    *source // of rank 0
 	server *fakeServer
 	stop   func()
 }
@@ -40,7 +41,7 @@ func newRig(t *testing.T, endpoint string, configure ...func(*Config)) *rig {
 	})
 
 	c := DefaultConfig()
-	c.EngineEndpoint, c.Servers, c.EngineMetricsURL = endpoint, []string{memhttp.URL}, ""
+	c.EngineEndpoint, c.ReplayEndpoint, c.Servers, c.EngineMetricsURL = endpoint, "", []string{memhttp.URL}, ""
 	c.ReplicaID, c.ModelID, c.TenantID, c.Window = "replica", "model", "tenant", 5*time.Millisecond
 	for _, f := range configure {
 		f(&c)
@@ -51,7 +52,7 @@ func newRig(t *testing.T, endpoint string, configure ...func(*Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Subscriber: s, server: server}
+	r := &rig{Subscriber: s, one: s.sources[0], server: server}
 	r.stop = start(t, func(ctx context.Context) {
 		if err := s.Run(ctx); err != nil {
 			t.Error(err)
@@ -94,16 +95,16 @@ func (r *rig) expectNoFaults(t *testing.T) {
 }
 
 // waitState waits until the subscriber says so of itself.
-func (r *rig) waitState(t *testing.T, want string) {
+func (r *rig) waitState(t *testing.T, want State) {
 	t.Helper()
-	until(t, "state "+want, func() bool { return r.State() == want })
+	until(t, "state "+want.String(), func() bool { return r.State() == want })
 }
 
 // refused is how many messages were refused for a reason.
-func (r *rig) refused(reason string) uint64 { return r.receiver.metrics.refused(reason).Get() }
+func (r *rig) refused(reason string) uint64 { return r.one.receiver.metrics.refused(reason).Get() }
 
 // judged is how many batches got a verdict.
-func (r *rig) judged(v verdict) uint64 { return r.stream.meters.batches[v].Get() }
+func (r *rig) judged(v verdict) uint64 { return r.one.stream.meters.batches[v].Get() }
 
 // prefixes are the keys of a chain of blocks of 16 equal tokens.
 func prefixes(tokens ...uint32) []kv.Hash {

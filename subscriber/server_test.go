@@ -53,7 +53,7 @@ func TestServerDownThenUp(t *testing.T) {
 	until(t, "an update that comes again", func() bool { return r.server.count(func(s *fakeServer) int { return s.ignored }) > 0 })
 	r.server.set(func(s *fakeServer) { s.deaf = false })
 	r.expectHeld(t, "after", join(first, second))
-	if n := r.outboxes[0].meters.resyncs[causeOverflow].Get() + r.outboxes[0].meters.resyncs[causeRestart].Get(); n != 0 {
+	if n := r.replica.outboxes[0].meters.resyncs[causeOverflow].Get() + r.replica.outboxes[0].meters.resyncs[causeRestart].Get(); n != 0 {
 		t.Errorf("%d resyncs, want none", n)
 	}
 }
@@ -85,10 +85,10 @@ func TestSlowServerNeverBlocksSocket(t *testing.T) {
 	r.server.set(func(s *fakeServer) { s.gate = nil })
 	close(gate)
 	r.expectHeld(t, "in the end", join(inT1(prefixes(1)...), want))
-	if r.outboxes[0].meters.resyncs[causeOverflow].Get() == 0 {
+	if r.replica.outboxes[0].meters.resyncs[causeOverflow].Get() == 0 {
 		t.Error("no overflow, so the test shows nothing")
 	}
-	if n := r.receiver.metrics.queueDropped.Get(); n != 0 {
+	if n := r.one.receiver.metrics.queueDropped.Get(); n != 0 {
 		t.Errorf("%d batches dropped in the queue", n)
 	}
 }
@@ -103,20 +103,20 @@ func TestStalledWorkerNeverBlocksSocket(t *testing.T) {
 	r.expectHeld(t, "at start", publishBlocks(t, peer, 0, 1))
 
 	// The worker waits for this lock when it hands over its next change.
-	r.outboxes[0].mu.Lock()
+	r.replica.outboxes[0].mu.Lock()
 	peer.tell(t, "flood 20000 1000") // sequence 0 again: a duplicate, then on
 	publishBlocks(t, peer, 20_000, 1)
-	until(t, "all bytes", func() bool { return r.receiver.metrics.receivedBytes.Get() > 20_000*1000 })
-	_, bytes := r.queue.size()
-	r.outboxes[0].mu.Unlock()
+	until(t, "all bytes", func() bool { return r.one.receiver.metrics.receivedBytes.Get() > 20_000*1000 })
+	_, bytes := r.one.queue.size()
+	r.replica.outboxes[0].mu.Unlock()
 	if bytes > 64<<10 {
 		t.Errorf("%d bytes queued", bytes)
 	}
 	r.expectHeld(t, "in the end", inT1(prefixes(20_001)...))
-	if dropped := r.receiver.metrics.queueDropped.Get(); dropped < 10_000 {
+	if dropped := r.one.receiver.metrics.queueDropped.Get(); dropped < 10_000 {
 		t.Errorf("%d batches dropped, so the test shows nothing", dropped)
 	}
-	if r.judged(verdictGap) == 0 || r.State() != "degraded" {
+	if r.judged(verdictGap) == 0 || r.State() != Degraded {
 		t.Errorf("%d gaps, state %s", r.judged(verdictGap), r.State())
 	}
 }

@@ -1,53 +1,104 @@
 package subscriber
 
-import "sync"
+import (
+	"sync"
+	"time"
 
-// trust is how far the view of an engine can be trusted.
-type trust uint8
-
-const (
-	connecting trust = iota // no connection to the engine's publisher
-	live                    // connected, and no batch is known to be missing
-	degraded                // connected, but batches were lost since the publisher started
+	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
-func (t trust) String() string {
-	switch t {
-	case connecting:
-		return "connecting"
-	case live:
-		return "live"
-	case degraded:
-		return "degraded"
+// State is how far the view of one event stream can be trusted.
+type State uint8
+
+const (
+	Connecting    State = iota // no connection to the engine's publisher yet
+	Bootstrapping              // connected; the engine's history is being read
+	Exact                      // every batch of the publisher's process has been applied
+	Degraded                   // what is reported is held, but more may be, or an event was not understood
+	Stale                      // the publisher is away or stands still: what is reported may be gone
+	states
+)
+
+var stateNames = [states]string{"connecting", "bootstrapping", "exact", "degraded", "stale"}
+
+// String is the state's name in metrics, logs and /debug/state.
+func (s State) String() string {
+	if s < states {
+		return stateNames[s]
 	}
 	panic("bug: unknown state")
+}
+
+// wire is the state in an update.
+func (s State) wire() pb.StreamState { return pb.StreamState(s + 1) }
+
+// trust orders the states; the higher the better.
+var trust = [states]int{Connecting: 0, Stale: 1, Bootstrapping: 2, Degraded: 3, Exact: 4}
+
+// worse is the less trusted of two states.
+func worse(a, b State) State {
+	if trust[b] < trust[a] {
+		return b
+	}
+	return a
 }
 
 // machine is the state of one stream. The receiver reports the connection, the
 // stream what it found in it.
 type machine struct {
 	mu         sync.Mutex
-	connection uint64 // ordinal of the last connection, from 1
-	connected  bool
-	lossy      bool // batches were lost since the publisher started
+	connection uint64    // ordinal of the last connection, from 1
+	connected  bool      // now
+	parted     time.Time // when the last connection ended
+	reading    bool      // history is being read
+	late       bool      // the engine's history is known from a later batch on, or not at all
+	lossy      bool      // batches were lost for good
+	doubtful   bool      // an event was not understood
+	stuck      bool      // the publisher does not answer
 }
 
-// connect opens the next connection and gives its ordinal.
+// connect opens the next connection and gives its ordinal. History is to be
+// read or checked before anything else.
 func (m *machine) connect() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.connection++
-	m.connected = true
+	m.connected, m.reading, m.stuck = true, true, false
 	return m.connection
 }
 
-func (m *machine) disconnect() {
+func (m *machine) disconnect(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.connected = false
+	m.connected, m.parted = false, now
 }
 
-// lost says that events are missing that nothing will bring back. It is true
+// unbroken says whether connection is still the present one.
+func (m *machine) unbroken(connection uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.connected && m.connection == connection
+}
+
+// away is how long there has been no connection; zero while there is one, and
+// before the first.
+func (m *machine) away(now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.connected || m.connection == 0 {
+		return 0
+	}
+	return now.Sub(m.parted)
+}
+
+// read says that history is known: all of it, or from a later batch on.
+func (m *machine) read(late bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reading, m.late = false, late
+}
+
+// lost says that batches are missing that nothing will bring back. It is true
 // if none were before: repeated loss is counted, not logged.
 func (m *machine) lost() (first bool) {
 	m.mu.Lock()
@@ -57,21 +108,42 @@ func (m *machine) lost() (first bool) {
 	return first
 }
 
-// restarted says that the publisher is a new process, whose loss is none yet.
-func (m *machine) restarted() {
+// doubt says that an event which may have taken blocks away was not understood.
+func (m *machine) doubt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lossy = false
+	m.doubtful = true
 }
 
-func (m *machine) now() trust {
+// certain says that all that is held is known: the process has just begun, or
+// it has cleared its cache.
+func (m *machine) certain() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.late, m.lossy, m.doubtful = false, false, false
+}
+
+// hang says whether the publisher stands still; it is true if that is news.
+func (m *machine) hang(stuck bool) (news bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	news = m.stuck != stuck
+	m.stuck = stuck
+	return news
+}
+
+func (m *machine) now() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case !m.connected:
-		return connecting
-	case m.lossy:
-		return degraded
+	case m.connection == 0:
+		return Connecting
+	case !m.connected, m.stuck:
+		return Stale
+	case m.reading:
+		return Bootstrapping
+	case m.late, m.lossy, m.doubtful:
+		return Degraded
 	}
-	return live
+	return Exact
 }

@@ -60,7 +60,7 @@ func TestStatsLoop(t *testing.T) {
 		for _, s := range []*fakeServer{good, bad} {
 			loop.outboxes = append(loop.outboxes, newOutbox(outboxConfig{
 				server: "fake", reporter: s, identity: &pb.CacheStateUpdate{ReplicaId: "replica", EngineUrl: "http://engine"},
-				refills: make(chan *outbox, 1), log: quiet,
+				log: quiet,
 			}, loop.meters))
 		}
 		ctx, cancel := context.WithCancel(t.Context())

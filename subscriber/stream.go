@@ -16,87 +16,147 @@ const (
 	// maxLoggedTags bounds the unknown event names that are logged, each once:
 	// the names come from the wire.
 	maxLoggedTags = 16
+	// idleCheck is how often a silent stream looks after itself.
+	idleCheck = 500 * time.Millisecond
+	// probeAfter is how long a connected publisher may be silent before it is
+	// asked whether it has sent something that did not arrive.
+	probeAfter = 2 * time.Second
+	// awayGrace is how long an engine may be away before what it held is
+	// dropped: its process is gone, or will have to prove that it is not.
+	awayGrace = 5 * time.Second
+)
+
+// Why a publisher's process is taken for another one than before, as labels.
+const (
+	causeSequence  = "sequence"  // its numbers step back, or a number came with other bytes
+	causeReconnect = "reconnect" // after a reconnect the last batch was another one, or gone
+	causeUnproven  = "unproven"  // after a reconnect nothing could show that it is the same
+	causeEpoch     = "epoch"     // it says so in its topic
+	causeMetrics   = "metrics"   // its metrics do
+	causeAway      = "away"      // no connection for some time
 )
 
 // stream is the worker of one event source: it takes batches off the queue,
-// follows their sequence, applies them to residency and hands the changes to
-// every outbox. Its goroutine alone touches residency and the tracker.
+// follows their numbers, fetches what is missing and applies everything to the
+// replica. What cannot be had is made up for by forgetting: after it the
+// source holds nothing that the engine may have dropped.
+//
+// Its goroutine alone touches the fields behind log.
 type stream struct {
-	queue     *queue
-	dialect   engine.Dialect
-	limits    engine.Limits
-	residency *Residency
-	tracker   tracker
-	state     *machine
-	outboxes  []*outbox
-	refills   chan *outbox // outboxes that ask for everything held
-	meters    *meters
-	log       *slog.Logger
-	logged    map[string]bool // unknown event names
+	source  int // number of the source within the replica
+	queue   *queue
+	dialect engine.Dialect
+	limits  engine.Limits
+	replica *replica
+	state   *machine
+	history replayer // nil: the engine offers no replay
+	meters  *sourceMeters
+	log     *slog.Logger
+
+	at         position
+	connection uint64    // that at speaks of; 0: none yet
+	proven     bool      // the process behind connection is the one at speaks of
+	epoch      string    // of the process; "": not said
+	begun      time.Time // when the process was last found to be a new one
+	heard      time.Time // last sign of life
+	refused    time.Time // when the engine last refused to replay; zero: it did not
+	logged     map[string]bool
 }
 
 // run works until the queue is closed and empty, or ctx ends.
 func (s *stream) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case o := <-s.refills:
-			o.refill(s.residency.Held, time.Now())
-			continue
-		default:
-		}
+	tick := time.NewTicker(idleCheck)
+	defer tick.Stop()
+	for ctx.Err() == nil {
 		b, ok, done := s.queue.pop()
-		switch {
-		case done:
+		if done {
 			return
-		case ok:
-			s.take(b)
+		}
+		if ok {
+			s.take(ctx, b)
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			return
-		case o := <-s.refills:
-			o.refill(s.residency.Held, time.Now())
 		case <-s.queue.ready:
+		case now := <-tick.C:
+			s.idle(ctx, now)
 		}
 	}
 }
 
-// serve answers outboxes that still ask for everything held after the last
-// batch, until they have ended.
-func (s *stream) serve(ctx context.Context, ended <-chan struct{}) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ended:
-			return
-		case o := <-s.refills:
-			o.refill(s.residency.Held, time.Now())
+// take follows and applies one batch off the queue.
+func (s *stream) take(ctx context.Context, b batch) {
+	if b.mark == markReplaced {
+		if b.arrived.After(s.begun) {
+			s.restart(ctx, causeMetrics, time.Now())
 		}
-	}
-}
-
-// take follows, decodes and applies one batch. A batch that cannot be decoded
-// is dropped and counted: it may have been a removal, so the state says so.
-func (s *stream) take(b batch) {
-	if !s.follow(b) {
 		return
 	}
-	decoded, err := engine.Decode(s.dialect, b.payload, s.limits)
+	if b.connection != s.connection {
+		s.reconnected(ctx, b)
+	}
+	if b.mark == markConnected {
+		return
+	}
+	s.heard = b.arrived
+	if s.state.hang(false) {
+		s.log.Info("engine event stream goes on")
+	}
+	if b.epoch != s.epoch {
+		s.entered(ctx, b)
+	}
+	s.proven = true // by its topic, or else it was read before
+	s.meters.lastSequence.Set(float64(b.sequence))
+	s.place(ctx, b)
+}
+
+// place applies a batch where it belongs, after what is missing before it.
+func (s *stream) place(ctx context.Context, b batch) {
+	v := s.at.judge(b.sequence, b.payload)
+	s.meters.batches[v].Inc()
+	switch v {
+	case verdictGap:
+		s.meters.missing.Add(int(min(b.sequence-s.at.next, 1<<31)))
+		s.log.Debug("event stream has a gap", "from", s.at.next, "to", b.sequence, "dropped_here", b.lost)
+		s.read(ctx)
+		v = s.at.judge(b.sequence, b.payload)
+	case verdictRestart:
+		s.restart(ctx, causeSequence, b.arrived)
+		v = s.at.judge(b.sequence, b.payload)
+	}
+	switch v {
+	case verdictDuplicate:
+		s.at.heard(b.sequence)
+		return
+	case verdictGap:
+		s.skip(b.sequence, b.arrived)
+	case verdictRestart:
+		// It answers with the history of a process that is gone.
+		s.forget(b.arrived)
+		fallthrough
+	case verdictFirst:
+		s.begin(b.sequence)
+	}
+	s.at.heard(b.sequence)
+	s.apply(b.payload, b.arrived)
+}
+
+// apply decodes and applies the batch that comes next. One that cannot be
+// decoded may have been a removal.
+func (s *stream) apply(payload []byte, arrived time.Time) {
+	s.at.advance(payload)
+	decoded, err := engine.Decode(s.dialect, payload, s.limits)
 	if err != nil {
 		s.meters.undecodable.Inc()
+		s.replica.clear(s.source, arrived)
 		if s.state.lost() {
-			s.log.Warn("undecodable batch dropped", "sequence", b.sequence, "err", err)
+			s.log.Warn("undecodable batch, starting over without what was held", "sequence", s.at.next-1, "err", err)
 		}
 		return
 	}
 	s.noteUnknown(decoded)
-	changes, tally := s.residency.Apply(decoded.Rank, decoded)
-	s.note(tally)
-	s.publish(changes, b.arrived, s.stamp(decoded, b.arrived))
+	s.note(s.replica.apply(s.source, decoded, arrived, s.stamp(decoded, arrived)))
 }
 
 // note counts what residency made of a batch. Events that may have taken away
@@ -105,48 +165,46 @@ func (s *stream) note(tally Tally) {
 	for _, v := range tally.Verdicts {
 		s.meters.event(v.Status, v.Reason).Inc()
 	}
+	if tally.Cleared { // what came before it does not matter any more
+		s.at.since = 0
+		s.state.certain()
+	}
 	if tally.Invalidations > 0 {
-		s.state.lost()
+		s.state.doubt()
 	}
 	s.meters.evicted.Add(tally.Evicted)
 	s.meters.orphansDropped.Add(tally.OrphansDropped)
 	s.meters.orphansAttached.Add(tally.OrphansAttached)
 }
 
-// follow judges the batch's place in the sequence and is false if it is to be
-// ignored. After a gap or a restart nothing that was held is certain any more,
-// and a wrong hint is worse than none: it is dropped here and at the servers.
-func (s *stream) follow(b batch) bool {
-	v, missing := s.tracker.observe(b.connection, b.sequence, b.lost)
-	s.meters.batches[v].Inc()
-	s.meters.lastSequence.Set(float64(b.sequence))
-	switch v {
-	case verdictDuplicate:
-		return false
-	case verdictGap:
-		s.meters.missing.Add(int(min(missing, 1<<31)))
-		if s.state.lost() {
-			s.log.Warn("event stream has a gap, starting over", "missing", missing, "dropped_here", b.lost, "sequence", b.sequence)
-		}
-		s.publish(s.residency.ClearAll(), b.arrived, b.arrived)
-	case verdictRestart:
-		s.state.restarted()
-		s.log.Info("engine restarted, starting over", "sequence", b.sequence)
-		s.publish(s.residency.ClearAll(), b.arrived, b.arrived)
+// begin takes sequence for the first batch that can be had of this process.
+func (s *stream) begin(sequence uint64) {
+	s.at.begin(sequence)
+	if sequence == 0 {
+		s.state.certain()
+		s.state.read(false)
+	} else {
+		s.state.read(true)
 	}
-	return true
 }
 
-// publish hands changes to every outbox; stamp is the engine's time.
-func (s *stream) publish(changes []Change, arrived, stamp time.Time) {
-	for _, o := range s.outboxes {
-		o.add(changes, arrived, stamp)
+// skip goes on at sequence without what comes before it.
+func (s *stream) skip(sequence uint64, now time.Time) {
+	s.meters.lost.Add(int(min(sequence-s.at.next, 1<<31)))
+	if s.state.lost() {
+		s.log.Warn("events lost for good, starting over without what was held", "from", s.at.next, "to", sequence)
 	}
-	now := s.residency.Stats()
-	s.meters.orphans.Set(float64(now.Orphans))
-	for i, n := range now.Held {
-		s.meters.held[i].Set(float64(n))
-	}
+	s.replica.clear(s.source, now)
+	s.at.begin(sequence)
+	s.state.read(true)
+}
+
+// forget everything about the process and what it held.
+func (s *stream) forget(now time.Time) {
+	s.replica.clear(s.source, now)
+	s.at.forget()
+	s.begun, s.epoch, s.proven = now, "", true
+	s.state.certain()
 }
 
 // stamp is when the engine made the batch, or when it arrived if the engine's

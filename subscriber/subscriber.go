@@ -44,16 +44,14 @@ type Deps struct {
 // Subscriber follows one engine. Make it with New, start it once with Run; the
 // other methods may be called at any time from any goroutine.
 type Subscriber struct {
-	receiver receiver
-	stream   stream
-	stats    *statsLoop // nil: no metrics page
-	outboxes []*outbox
-	queue    *queue
-	state    *machine
-	log      *slog.Logger
-	owned    []*http.Client // closed when Run ends
-	started  atomic.Bool
-	running  atomic.Bool
+	sources []*source
+	replica *replica
+	stats   *statsLoop // nil: no metrics page
+	meters  *meters
+	log     *slog.Logger
+	owned   []*http.Client // closed when Run ends
+	started atomic.Bool
+	running atomic.Bool
 }
 
 // New builds a subscriber from a valid configuration. Nothing starts before
@@ -66,44 +64,40 @@ func New(config Config, deps Deps) (*Subscriber, error) {
 	if err != nil {
 		return nil, err
 	}
-	guarded, err := guardedEndpoint(config.EngineEndpoint)
-	if err != nil {
-		return nil, err
-	}
 	adapters, err := parseAdapters(config.Adapters)
 	if err != nil {
 		return nil, err
 	}
-	log := deps.Logger.With("replica", config.ReplicaID)
-	s := &Subscriber{queue: newQueue(queueBatches, config.QueueBytes), state: &machine{}, log: log}
-	meters := newMeters(deps.Metrics, config.ReplicaID, s.queue, s.state)
-	s.receiver = receiver{
-		endpoint: config.EngineEndpoint, guarded: guarded, topic: config.Topic, frameLimit: config.MaxFrameBytes,
-		queue: s.queue, state: s.state, metrics: meters, log: log,
-	}
-	limits := engine.DefaultLimits()
-	limits.Payload = int(config.MaxFrameBytes)
-	s.stream = stream{
-		queue: s.queue, dialect: dialect, limits: limits, state: s.state, meters: meters, log: log,
-		residency: NewResidency(ResidencyConfig{
-			BlockSize: config.BlockSize, Adapters: adapters, MaxBlocks: config.MaxBlocks,
-			MaxOrphans: config.MaxOrphans, HasLowerTier: config.HasLowerTier,
-		}),
-		refills: make(chan *outbox, len(config.Servers)),
-		logged:  make(map[string]bool),
-	}
-	if err := s.connectServers(config, deps, meters); err != nil {
+	endpoints, err := config.endpoints()
+	if err != nil {
 		return nil, err
 	}
-	s.stream.outboxes = s.outboxes
+	s := &Subscriber{
+		meters: newMeters(deps.Metrics, config.ReplicaID),
+		log:    deps.Logger.With("replica", config.ReplicaID),
+	}
+	s.replica = &replica{meters: s.meters, residency: NewResidency(ResidencyConfig{
+		BlockSize: config.BlockSize, Adapters: adapters, MaxBlocks: config.MaxBlocks,
+		MaxOrphans: config.MaxOrphans, HasLowerTier: config.HasLowerTier,
+	})}
+	for _, e := range endpoints {
+		one, err := newSource(e, &config, dialect, s)
+		if err != nil {
+			return nil, err
+		}
+		s.sources = append(s.sources, one)
+	}
+	if err := s.connectServers(config, deps); err != nil {
+		return nil, err
+	}
 	if config.EngineMetricsURL != "" {
-		s.stats = s.newStats(config, deps, dialect.Load, meters)
+		s.stats = s.newStats(config, deps, dialect.Load)
 	}
 	return s, nil
 }
 
 // connectServers makes an outbox for each server. No connection is opened yet.
-func (s *Subscriber) connectServers(config Config, deps Deps, meters *meters) error {
+func (s *Subscriber) connectServers(config Config, deps Deps) error {
 	identity := &pb.CacheStateUpdate{
 		ReplicaId: config.ReplicaID, ModelId: config.ModelID, TenantId: config.TenantID,
 		HashScheme: config.HashScheme, EngineUrl: config.engineURL(),
@@ -121,16 +115,15 @@ func (s *Subscriber) connectServers(config Config, deps Deps, meters *meters) er
 			s.owned = append(s.owned, own)
 			client = own
 		}
-		s.outboxes = append(s.outboxes, newOutbox(outboxConfig{
+		s.replica.outboxes = append(s.replica.outboxes, newOutbox(outboxConfig{
 			server: base, reporter: newGRPCReporter(client, base), identity: identity,
-			window: config.Window, maxBytes: config.OutboxBytes, refills: s.stream.refills,
-			log: s.log,
-		}, meters))
+			window: config.Window, maxBytes: config.OutboxBytes, holder: s.replica, log: s.log,
+		}, s.meters))
 	}
 	return nil
 }
 
-func (s *Subscriber) newStats(config Config, deps Deps, families engine.Load, meters *meters) *statsLoop {
+func (s *Subscriber) newStats(config Config, deps Deps, families engine.Load) *statsLoop {
 	scraper := deps.Scraper
 	if scraper == nil {
 		own := &http.Client{Transport: &http.Transport{}}
@@ -143,7 +136,7 @@ func (s *Subscriber) newStats(config Config, deps Deps, families engine.Load, me
 			families: families, usage: config.CacheTier, model: config.EngineModelName,
 			capacity: config.EngineCacheBytes, ceiling: config.Ceiling,
 		},
-		outboxes: s.outboxes, meters: meters, log: s.log,
+		outboxes: s.replica.outboxes, meters: s.meters, log: s.log,
 	}
 }
 
@@ -160,17 +153,14 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	defer stop()
 
 	var front, middle, back sync.WaitGroup
-	front.Go(func() { s.receiver.run(ctx) })
+	for _, one := range s.sources {
+		front.Go(func() { one.receiver.run(ctx) })
+		middle.Go(func() { one.stream.run(late) })
+	}
 	if s.stats != nil {
 		front.Go(func() { s.stats.run(ctx) })
 	}
-	drained, ended := make(chan struct{}), make(chan struct{})
-	middle.Go(func() {
-		s.stream.run(late)
-		close(drained)
-		s.stream.serve(late, ended)
-	})
-	for _, o := range s.outboxes {
+	for _, o := range s.replica.outboxes {
 		back.Go(func() { o.run(late) })
 	}
 
@@ -178,14 +168,14 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	grace := time.AfterFunc(shutdownGrace, stop)
 	defer grace.Stop()
 	front.Wait()
-	s.queue.close()
-	<-drained
-	for _, o := range s.outboxes {
+	for _, one := range s.sources {
+		one.queue.close()
+	}
+	middle.Wait()
+	for _, o := range s.replica.outboxes {
 		o.close()
 	}
 	back.Wait()
-	close(ended)
-	middle.Wait()
 	for _, client := range s.owned {
 		client.CloseIdleConnections()
 	}
@@ -197,10 +187,15 @@ func (s *Subscriber) Run(ctx context.Context) error {
 // readiness must not keep the engine from serving.
 func (s *Subscriber) Ready() bool { return s.running.Load() }
 
-// State says how far the view of the engine can be trusted: "connecting" (no
-// connection to its publisher), "live", or "degraded" (connected, but events
-// were lost since the engine started).
-func (s *Subscriber) State() string { return s.state.now().String() }
+// State says how far the view of the engine can be trusted: the least trusted
+// of its event streams.
+func (s *Subscriber) State() State {
+	worst := s.sources[0].state.now()
+	for _, one := range s.sources[1:] {
+		worst = worse(worst, one.state.now())
+	}
+	return worst
+}
 
 // newEpoch is a random number that is not 0.
 func newEpoch() uint64 {

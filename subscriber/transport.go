@@ -95,17 +95,32 @@ type socket struct {
 // openSub connects a SUB socket to endpoint, a guarded one, for all messages
 // whose topic starts with topic. The socket ends with ctx.
 func openSub(ctx context.Context, endpoint, topic string, frameLimit int64) (*socket, error) {
+	return open(ctx, endpoint, frameLimit, func(ctx context.Context, options ...zmq4.Option) (zmq4.Socket, error) {
+		s := zmq4.NewSub(ctx, options...)
+		// Before the dial: the library sends it with the new connection.
+		return s, s.SetOption(zmq4.OptionSubscribe, topic)
+	})
+}
+
+// openDealer connects a DEALER socket, with an identity of its own.
+func openDealer(ctx context.Context, endpoint string, frameLimit int64) (*socket, error) {
+	return open(ctx, endpoint, frameLimit, func(ctx context.Context, options ...zmq4.Option) (zmq4.Socket, error) {
+		return zmq4.NewDealer(ctx, options...), nil
+	})
+}
+
+func open(ctx context.Context, endpoint string, frameLimit int64,
+	make func(context.Context, ...zmq4.Option) (zmq4.Socket, error)) (*socket, error) {
 	if err := register(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, frameLimitKey{}, frameLimit))
-	s := &socket{cancel: cancel, Socket: zmq4.NewSub(ctx,
+	inner, err := make(ctx,
 		zmq4.WithDialerMaxRetries(0),
 		zmq4.WithDialerTimeout(dialTimeout),
 		zmq4.WithLogger(log.New(io.Discard, "", 0)),
-	)}
-	// Before the dial: the library sends it with the new connection.
-	err := s.SetOption(zmq4.OptionSubscribe, topic)
+	)
+	s := &socket{cancel: cancel, Socket: inner}
 	if err == nil {
 		err = dialSafely(s.Socket, endpoint)
 	}

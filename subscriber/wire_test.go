@@ -20,7 +20,7 @@ func TestFollowsGoPublisher(t *testing.T) {
 	t.Parallel()
 	pub := newZMQ4Peer(t, "tcp://127.0.0.1:0")
 	r := newRig(t, "tcp://"+pub.Addr().String())
-	r.waitState(t, "live")
+	until(t, "the connection", func() bool { return r.one.receiver.metrics.connects.Get() == 1 })
 	until(t, "the subscription", func() bool { return len(pub.(zmq4.Topics).Topics()) > 0 })
 	send := func(sequence uint64, payload []byte) {
 		t.Helper()
@@ -38,7 +38,7 @@ func TestFollowsGoPublisher(t *testing.T) {
 		t.Error("running, but not ready")
 	}
 	r.stop()
-	if r.Ready() || r.State() != "connecting" {
+	if r.Ready() || r.State() != Stale {
 		t.Errorf("stopped: ready %v, state %s", r.Ready(), r.State())
 	}
 }
@@ -76,7 +76,7 @@ func TestSurvivesHeartbeats(t *testing.T) {
 		<-tick.C
 	}
 	r.expectHeld(t, "after 3.7 s of heartbeats", inT1(prefixes(tokens...)...))
-	if n := r.receiver.metrics.connects.Get(); n != 1 {
+	if n := r.one.receiver.metrics.connects.Get(); n != 1 {
 		t.Errorf("connected %d times, want once", n)
 	}
 }
@@ -120,7 +120,7 @@ func TestRefusesHugeFramesAndGoesOn(t *testing.T) {
 		if _, err := conn.Write(huge); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the refusal", func() bool { return r.receiver.metrics.disconnects.Get() == uint64(i+1) })
+		until(t, "the refusal", func() bool { return r.one.receiver.metrics.disconnects.Get() == uint64(i+1) })
 		runtime.ReadMemStats(&after)
 		if grew := after.TotalAlloc - before.TotalAlloc; grew > 16<<20 {
 			t.Errorf("%d bytes announced: %d allocated", announced, grew)
@@ -142,11 +142,11 @@ func TestTakesFrameOfExactlyTheLimit(t *testing.T) {
 	if _, err := conn.Write(liveWire(0, make([]byte, limit))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the batch", func() bool { return r.stream.meters.undecodable.Get() == 1 })
+	until(t, "the batch", func() bool { return r.one.stream.meters.undecodable.Get() == 1 })
 	if _, err := conn.Write(liveWire(1, make([]byte, limit+1))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the refusal", func() bool { return r.receiver.metrics.disconnects.Get() == 1 })
+	until(t, "the refusal", func() bool { return r.one.receiver.metrics.disconnects.Get() == 1 })
 }
 
 func TestCountsHostileBytes(t *testing.T) {
@@ -157,10 +157,10 @@ func TestCountsHostileBytes(t *testing.T) {
 	peer.publish(t, 0, []byte{0xdd, 0xff, 0xff, 0xff, 0xff})
 	peer.publish(t, 1, storedBatch(0, []uint64{11}, []uint32{1}))
 	r.expectHeld(t, "after five hostile bytes", inT1(prefixes(1)...))
-	if n := r.stream.meters.undecodable.Get(); n != 1 {
+	if n := r.one.stream.meters.undecodable.Get(); n != 1 {
 		t.Errorf("%d undecodable batches counted, want 1", n)
 	}
-	if r.State() != "degraded" {
+	if r.State() != Degraded {
 		t.Errorf("state %s: the batch may have been a removal", r.State())
 	}
 }
@@ -179,7 +179,7 @@ func TestSilentListener(t *testing.T) {
 			t.Fatal("no further try")
 		}
 	}
-	if n := r.receiver.metrics.connects.Get(); n != 0 {
+	if n := r.one.receiver.metrics.connects.Get(); n != 0 {
 		t.Errorf("a silent listener counts as %d connections", n)
 	}
 	started := time.Now()
@@ -214,7 +214,7 @@ func TestFollowsPublisherThroughFiveRestarts(t *testing.T) {
 	for life := range 6 {
 		if life > 0 {
 			peer.stop()
-			r.waitState(t, "connecting")
+			r.waitState(t, Stale)
 			peer = newLibzmqPeer(t, "--bind", endpoint)
 		}
 		peer.expectSubscription(t)
@@ -223,7 +223,7 @@ func TestFollowsPublisherThroughFiveRestarts(t *testing.T) {
 		peer.publish(t, 1, storedBatch(1, []uint64{2}, []uint32{first + 1}))
 		r.expectHeld(t, "of life "+strconv.Itoa(life), inT1(prefixes(first, first+1)...))
 	}
-	if n := r.judged(verdictRestart); n != 5 {
+	if n := r.one.stream.meters.restarts[causeUnproven].Get(); n != 5 {
 		t.Errorf("%d restarts counted, want 5", n)
 	}
 }
@@ -267,10 +267,10 @@ func TestTranscripts(t *testing.T) {
 		// removed it.
 		{"47_live_gap.bin", heldBlocks{}, func(t *testing.T, r *rig) {
 			until(t, "the gap", func() bool { return r.judged(verdictGap) == 1 })
-			if n := r.stream.meters.missing.Get(); n != 1 {
+			if n := r.one.stream.meters.missing.Get(); n != 1 {
 				t.Errorf("%d batches missing, want 1", n)
 			}
-			r.waitState(t, "degraded")
+			r.waitState(t, Degraded)
 		}},
 		{"49_live_duplicate.bin", inT1(p0, p1), func(t *testing.T, r *rig) {
 			until(t, "the duplicate", func() bool { return r.judged(verdictDuplicate) == 1 })
@@ -300,7 +300,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func applied(r *rig) uint64 {
-	return r.stream.meters.counter("events_total", `verdict="applied",reason=""`).Get()
+	return r.one.stream.meters.counter("events_total", `rank="0",verdict="applied",reason=""`).Get()
 }
 
 // wireSample is a payload of the manifest.

@@ -1,0 +1,56 @@
+package subscriber
+
+import (
+	"sync"
+	"time"
+
+	"inferencecache.io/inferencecache/internal/engine"
+)
+
+// replica is what the event streams of one replica share: what it holds, and
+// the outboxes that must hear of each change. Any goroutine may call it.
+type replica struct {
+	meters *meters
+
+	// mu is held over a change of residency and its hand-over to all outboxes,
+	// so that each of them gets the changes in the order in which they were
+	// made. Outboxes lock themselves within it, never the other way round.
+	mu        sync.Mutex
+	residency *Residency
+	outboxes  []*outbox
+}
+
+// apply takes in a batch of one stream; stamp is the engine's time.
+func (r *replica) apply(source int, b *engine.Batch, arrived, stamp time.Time) Tally {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changes, tally := r.residency.Apply(source, b)
+	r.publishLocked(changes, arrived, stamp)
+	return tally
+}
+
+// clear forgets what one stream has told.
+func (r *replica) clear(source int, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.publishLocked(r.residency.ClearRank(source), now, now)
+}
+
+// refill gives an outbox everything held. Between that and what it is given
+// later nothing is missing.
+func (r *replica) refill(o *outbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o.refill(r.residency.Held, time.Now())
+}
+
+func (r *replica) publishLocked(changes []Change, arrived, stamp time.Time) {
+	for _, o := range r.outboxes {
+		o.add(changes, arrived, stamp)
+	}
+	now := r.residency.Stats()
+	r.meters.orphans.Set(float64(now.Orphans))
+	for i, n := range now.Held {
+		r.meters.held[i].Set(float64(n))
+	}
+}

@@ -1,0 +1,45 @@
+package subscriber
+
+import (
+	"fmt"
+
+	"inferencecache.io/inferencecache/internal/engine"
+)
+
+// source is one event publisher of the engine, that of a data-parallel rank,
+// with what reads it: one stream, one sequence of numbers.
+type source struct {
+	endpoint
+	receiver receiver
+	stream   stream
+	queue    *queue
+	state    *machine
+}
+
+func newSource(e endpoint, config *Config, dialect engine.Dialect, s *Subscriber) (*source, error) {
+	events, err := guardedEndpoint(e.Events)
+	if err != nil {
+		return nil, fmt.Errorf("events of rank %d: %w", e.Rank, err)
+	}
+	one := &source{endpoint: e, queue: newQueue(queueBatches, config.QueueBytes), state: &machine{}}
+	meters := s.meters.source(e.Rank, one.queue, one.state)
+	log := s.log.With("rank", e.Rank)
+	one.receiver = receiver{
+		endpoint: e.Events, guarded: events, topic: e.Topic, frameLimit: config.MaxFrameBytes,
+		queue: one.queue, state: one.state, metrics: meters, log: log,
+	}
+	limits := engine.DefaultLimits()
+	limits.Payload = int(config.MaxFrameBytes)
+	one.stream = stream{
+		source: e.Rank, queue: one.queue, dialect: dialect, limits: limits, replica: s.replica,
+		state: one.state, meters: meters, log: log, at: newPosition(), logged: make(map[string]bool),
+	}
+	if e.Replay != "" {
+		replay, err := guardedEndpoint(e.Replay)
+		if err != nil {
+			return nil, fmt.Errorf("replay of rank %d: %w", e.Rank, err)
+		}
+		one.stream.history = &dealer{guarded: replay, frameLimit: config.MaxFrameBytes}
+	}
+	return one, nil
+}
