@@ -78,7 +78,7 @@ func (s *stream) replaced(cause string, now time.Time) {
 // replay until the end marker comes, or until the engine gives no more. If the
 // process has not proven to be the same by then, it counts as another one.
 func (s *stream) read(ctx context.Context) {
-	if s.history != nil && !s.coolingDown() {
+	if s.history != nil && !s.coolingDown() && s.state.unbroken(s.connection) {
 		s.rounds(ctx)
 	}
 	if !s.proven && ctx.Err() == nil {
@@ -175,8 +175,9 @@ func (s *stream) round(ctx context.Context) round {
 	if r.outcome == replayForeign {
 		s.replaced(causeReconnect, time.Now())
 	}
-	if r.broken = !s.state.unbroken(connection); r.broken && known && r.applied > 0 {
-		// The one that answered may have begun since.
+	if r.broken = !s.state.unbroken(connection); r.broken && r.applied > 0 {
+		// The one that answered may have begun since, and what is still queued
+		// is of the one before.
 		s.replaced(causeUnproven, time.Now())
 	}
 	return r

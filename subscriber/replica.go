@@ -25,15 +25,20 @@ func (r *replica) apply(source int, b *engine.Batch, arrived, stamp time.Time) T
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changes, tally := r.residency.Apply(source, b)
+	if tally.Cleared {
+		r.residency.SetPartial(source, false)
+	}
 	r.publishLocked(changes, arrived, stamp)
 	return tally
 }
 
-// clear forgets what one stream has told.
-func (r *replica) clear(source int, now time.Time) {
+// clear forgets what one stream has told. partial: and there is more that it
+// has not heard.
+func (r *replica) clear(source int, partial bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.publishLocked(r.residency.ClearRank(source), now, now)
+	r.residency.SetPartial(source, partial)
 }
 
 // refill gives an outbox everything held. Between that and what it is given

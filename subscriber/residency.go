@@ -129,7 +129,7 @@ func (r *Residency) Apply(rank int, b *engine.Batch) ([]Change, Tally) {
 		r.verdicts = append(r.verdicts, v)
 		r.count(e, v)
 	}
-	if len(rs.order) == 0 && !rs.lowerTier {
+	if len(rs.order) == 0 && !rs.lowerTier && !rs.partial {
 		delete(r.ranks, rank) // it has shown nothing worth a place
 	}
 	r.tally.Verdicts = r.verdicts
@@ -188,6 +188,19 @@ func (r *Residency) ClearRank(rank int) []Change {
 		r.out.clear()
 	}
 	return r.out.take()
+}
+
+// SetPartial says whether the events that a rank sent until now are known only
+// in part. Then no block counts twice: whether a store adds a copy or mentions
+// one cannot be told without what came before, and a copy too many would stay
+// when the engine has none left.
+func (r *Residency) SetPartial(rank int, partial bool) {
+	if rs, ok := r.ranks[rank]; ok || partial {
+		if !ok {
+			rs = r.rank(rank)
+		}
+		rs.partial = partial
+	}
 }
 
 // ClearAll forgets everything.

@@ -28,6 +28,12 @@ func (c *copies) merge(o copies) {
 	}
 }
 
+func (c *copies) clamp() {
+	for i, n := range c {
+		c[i] = min(n, 1)
+	}
+}
+
 // holding is one engine block of one rank and group.
 type holding struct {
 	hash    uint64 // the engine's name for it
@@ -64,6 +70,7 @@ type rankState struct {
 	groups    map[int]*blockGroup // by the engine's group index
 	order     []*blockGroup       // the same, oldest first
 	lowerTier bool                // it has sent an event of T2 or T3
+	partial   bool                // see SetPartial
 	assumed   int                 // holdings with assumed set
 }
 
@@ -177,6 +184,9 @@ func (r *Residency) blockAt(place *block) uint32 {
 // replica, and forgets what is held no more.
 func (r *Residency) setCopies(at uint32, to copies) {
 	h := r.holdings.at(at)
+	if r.groups[h.group].owner.partial {
+		to.clamp()
+	}
 	before := h.copies
 	h.copies = to
 	if h.assumed && to[slot(kv.T2)] == 0 {

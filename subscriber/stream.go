@@ -149,7 +149,7 @@ func (s *stream) apply(payload []byte, arrived time.Time) {
 	decoded, err := engine.Decode(s.dialect, payload, s.limits)
 	if err != nil {
 		s.meters.undecodable.Inc()
-		s.replica.clear(s.source, arrived)
+		s.replica.clear(s.source, true, arrived)
 		if s.state.lost() {
 			s.log.Warn("undecodable batch, starting over without what was held", "sequence", s.at.next-1, "err", err)
 		}
@@ -180,12 +180,11 @@ func (s *stream) note(tally Tally) {
 // begin takes sequence for the first batch that can be had of this process.
 func (s *stream) begin(sequence uint64) {
 	s.at.begin(sequence)
+	s.replica.clear(s.source, sequence > 0, time.Now())
 	if sequence == 0 {
 		s.state.certain()
-		s.state.read(false)
-	} else {
-		s.state.read(true)
 	}
+	s.state.read(sequence > 0)
 }
 
 // skip goes on at sequence without what comes before it.
@@ -194,14 +193,14 @@ func (s *stream) skip(sequence uint64, now time.Time) {
 	if s.state.lost() {
 		s.log.Warn("events lost for good, starting over without what was held", "from", s.at.next, "to", sequence)
 	}
-	s.replica.clear(s.source, now)
+	s.replica.clear(s.source, true, now)
 	s.at.begin(sequence)
 	s.state.read(true)
 }
 
 // forget everything about the process and what it held.
 func (s *stream) forget(now time.Time) {
-	s.replica.clear(s.source, now)
+	s.replica.clear(s.source, false, now)
 	s.at.forget()
 	s.begun, s.epoch, s.proven = now, "", true
 	s.state.certain()
