@@ -26,6 +26,8 @@ type libzmqPeer struct {
 	stdin      io.WriteCloser
 	command    *exec.Cmd
 	subscribed chan string // topics, as they come
+	replay     chan string // endpoint, of an engine
+	sent       chan string // batches after each burst, of an engine
 	stop       func()
 }
 
@@ -37,6 +39,11 @@ var pythonHasZMQ = sync.OnceValue(func() bool { return exec.Command(python, "-c"
 // the test.
 func newLibzmqPeer(t *testing.T, args ...string) *libzmqPeer {
 	t.Helper()
+	return startPeer(t, "testdata/publisher.py", args...)
+}
+
+func startPeer(t *testing.T, script string, args ...string) *libzmqPeer {
+	t.Helper()
 	if !pythonHasZMQ() {
 		const message = "no libzmq peer: needs " + python + " with pyzmq (Debian: python3-zmq)"
 		if os.Getenv("CI") == "true" {
@@ -45,8 +52,8 @@ func newLibzmqPeer(t *testing.T, args ...string) *libzmqPeer {
 		t.Skip(message)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	p := &libzmqPeer{subscribed: make(chan string, 100)}
-	p.command = exec.CommandContext(ctx, python, append([]string{"testdata/publisher.py"}, args...)...)
+	p := &libzmqPeer{subscribed: make(chan string, 100), replay: make(chan string, 1), sent: make(chan string, 100)}
+	p.command = exec.CommandContext(ctx, python, append([]string{script}, args...)...)
 	p.command.Stderr = os.Stderr
 	stdin, err := p.command.StdinPipe()
 	if err != nil {
@@ -70,6 +77,10 @@ func newLibzmqPeer(t *testing.T, args ...string) *libzmqPeer {
 				bound <- rest
 			case "subscribed":
 				p.subscribed <- rest
+			case "replay":
+				p.replay <- rest
+			case "sent":
+				p.sent <- rest
 			}
 		}
 	})
