@@ -13,6 +13,7 @@ import (
 
 	"inferencecache.io/inferencecache/internal/engine"
 	"inferencecache.io/inferencecache/internal/engine/sglang"
+	"inferencecache.io/inferencecache/internal/engine/trtllm"
 	"inferencecache.io/inferencecache/internal/engine/vllm"
 	"inferencecache.io/inferencecache/subscriber"
 )
@@ -64,18 +65,18 @@ not be read at all.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&engineName, "engine", vllm.Dialect.Name, "whose events these are: vllm or sglang")
+	cmd.Flags().StringVar(&engineName, "engine", vllm.Dialect.Name, "whose events these are: vllm, sglang or trtllm")
 	cmd.Flags().BoolVar(&asHex, "hex", false, "the files hold hex text, white space ignored")
 	return cmd
 }
 
 func dialectOf(name string) (engine.Dialect, error) {
-	for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect} {
+	for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect, trtllm.Dialect} {
 		if d.Name == name {
 			return d, nil
 		}
 	}
-	return engine.Dialect{}, fmt.Errorf("--engine %q: want vllm or sglang", name)
+	return engine.Dialect{}, fmt.Errorf("--engine %q: want vllm, sglang or trtllm", name)
 }
 
 func readPayload(stdin io.Reader, file string, asHex bool) ([]byte, error) {

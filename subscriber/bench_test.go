@@ -90,7 +90,7 @@ func BenchmarkStream(b *testing.B) {
 	o.phase = phaseFollowing
 	meters := testSourceMeters()
 	s := stream{
-		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: &machine{}, meters: meters, log: quiet,
+		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: &machine{}, account: newAccount(), meters: meters, log: quiet,
 		replica: &replica{meters: meters.meters, residency: NewResidency(ResidencyConfig{}), outboxes: []*outbox{o}},
 		at:      newPosition(), logged: map[string]bool{},
 	}

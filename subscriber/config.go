@@ -14,6 +14,7 @@ import (
 
 	"inferencecache.io/inferencecache/internal/engine"
 	"inferencecache.io/inferencecache/internal/engine/sglang"
+	"inferencecache.io/inferencecache/internal/engine/trtllm"
 	"inferencecache.io/inferencecache/internal/engine/vllm"
 	"inferencecache.io/inferencecache/internal/kv"
 )
@@ -29,8 +30,8 @@ type Config struct {
 	ReplicaID        string   // the replica's name in the index; the pod's name
 	ModelID          string
 	TenantID         string        // the pod's namespace
-	HashScheme       string        // domain of the block keys: "vllm", "sglang"
-	EngineDialect    string        // "vllm" or "sglang"; empty: from HashScheme
+	HashScheme       string        // domain of the block keys: "vllm", "sglang", "trtllm"
+	EngineDialect    string        // "vllm", "sglang" or "trtllm"; empty: from HashScheme
 	EngineURL        string        // base of the engine's HTTP API; empty: from EngineMetricsURL
 	BlockSize        int           // tokens a block that the server indexes; 0: any
 	Window           time.Duration // how long a change may wait for company
@@ -82,11 +83,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ModelID, "model-id", d.ModelID, "model that the engine serves (required)")
 	fs.StringVar(&c.TenantID, "tenant-id", d.TenantID, "tenant of the replica, its namespace (required)")
 	fs.StringVar(&c.HashScheme, "hash-scheme", d.HashScheme, "domain of the block keys in the index")
-	fs.StringVar(&c.EngineDialect, "engine-dialect", d.EngineDialect, "how the engine speaks: vllm or sglang (empty: by --hash-scheme)")
+	fs.StringVar(&c.EngineDialect, "engine-dialect", d.EngineDialect, "how the engine speaks: vllm, sglang or trtllm (empty: by --hash-scheme)")
 	fs.StringVar(&c.EngineURL, "engine-url", d.EngineURL, "base URL of the engine's HTTP API (empty: that of --engine-metrics-url)")
 	fs.IntVar(&c.BlockSize, "block-size", d.BlockSize, "tokens a block that the server indexes (0: any)")
 	fs.DurationVar(&c.Window, "window", d.Window, "how long changes are collected before they are sent")
-	fs.StringVar(&c.EngineMetricsURL, "engine-metrics-url", d.EngineMetricsURL, "metrics page of the engine (empty: report no load)")
+	fs.StringVar(&c.EngineMetricsURL, "engine-metrics-url", d.EngineMetricsURL, "metrics page of the engine; TensorRT-LLM's is /prometheus/metrics (empty: report no load)")
 	fs.DurationVar(&c.StatsInterval, "stats-interval", d.StatsInterval, "time between two reports of the load")
 	fs.Int64Var(&c.EngineCacheBytes, "engine-cache-size-bytes", d.EngineCacheBytes, "size of the engine's KV cache (0: not reported)")
 	fs.Int64Var(&c.Ceiling, "max-concurrency-ceiling", d.Ceiling, "running and waiting requests that count as full load (0: report no pressure)")
@@ -173,7 +174,7 @@ func (c *Config) dialect() (engine.Dialect, error) {
 	if name == "" {
 		name = c.HashScheme
 	}
-	for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect} {
+	for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect, trtllm.Dialect} {
 		if d.Name == name {
 			return d, nil
 		}
@@ -181,7 +182,7 @@ func (c *Config) dialect() (engine.Dialect, error) {
 	if c.EngineDialect == "" {
 		return engine.Dialect{}, fmt.Errorf("--hash-scheme %q names no engine: give --engine-dialect", c.HashScheme)
 	}
-	return engine.Dialect{}, fmt.Errorf("--engine-dialect must be vllm or sglang, got %q", name)
+	return engine.Dialect{}, fmt.Errorf("--engine-dialect must be vllm, sglang or trtllm, got %q", name)
 }
 
 // engineURL is the base of the engine's HTTP API.

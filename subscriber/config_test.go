@@ -61,6 +61,24 @@ func TestConfigOfSidecar(t *testing.T) {
 	}
 }
 
+func TestDialectIsNamedOrThatOfTheHashScheme(t *testing.T) {
+	t.Parallel()
+	f := func(name, scheme, want string) {
+		t.Helper()
+		c := Config{EngineDialect: name, HashScheme: scheme}
+		d, err := c.dialect()
+		if d.Name != want || (err != nil) != (want == "") {
+			t.Errorf("dialect %q, scheme %q: %q, %v, want %q", name, scheme, d.Name, err, want)
+		}
+	}
+	f("", "vllm", "vllm")
+	f("", "sglang", "sglang")
+	f("", "trtllm", "trtllm")
+	f("trtllm", "shared", "trtllm")
+	f("", "shared", "")
+	f("lmdeploy", "vllm", "")
+}
+
 func TestValidateNamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	c := Config{CacheTier: "disk", EngineEndpoint: "tcp://*:5557", Servers: []string{"http://a:1", "a:1", "nonsense"},

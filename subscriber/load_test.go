@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"inferencecache.io/inferencecache/internal/engine/sglang"
@@ -34,20 +35,24 @@ garbage {
 func TestLoadReadsVLLM(t *testing.T) {
 	t.Parallel()
 	r := loadReader{families: vllm.Dialect.Load, usage: usageAuto, model: "m", capacity: 1000, ceiling: 64}
-	got, err := r.read(strings.NewReader(vllmPage))
+	got, _, err := r.read(strings.NewReader(vllmPage))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &pb.ReplicaStats{CacheMemoryBytes: 500, Pressure: 0.5, T2HitTokens: 7, T2QueryTokens: 9}
+	want := &pb.ReplicaStats{
+		CacheMemoryBytes: 500, Pressure: 0.5, T2HitTokens: 7, T2QueryTokens: 9,
+		RunningRequests: proto.Float64(30), WaitingRequests: proto.Float64(2), CacheUsage: proto.Float64(0.5),
+		OffloadHitTokens: proto.Int64(7), OffloadQueryTokens: proto.Int64(9),
+	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("first page (-want +got):\n%s", diff)
 	}
 	later := strings.NewReplacer("hits_total{model_name=\"m\"} 100", "hits_total{model_name=\"m\"} 130",
 		"queries_total{model_name=\"m\"} 400", "queries_total{model_name=\"m\"} 440").Replace(vllmPage)
-	if got, err = r.read(strings.NewReader(later)); err != nil || got.HitRate != 0.75 {
+	if got, _, err = r.read(strings.NewReader(later)); err != nil || got.HitRate != 0.75 {
 		t.Errorf("second page: hit rate %v, err %v, want 30 hits of 40 queries", got.GetHitRate(), err)
 	}
-	if got, err = r.read(strings.NewReader(vllmPage)); err != nil || got.HitRate != 0 {
+	if got, _, err = r.read(strings.NewReader(vllmPage)); err != nil || got.HitRate != 0 {
 		t.Errorf("after a reset: hit rate %v, err %v, want 0", got.GetHitRate(), err)
 	}
 }
@@ -55,12 +60,16 @@ func TestLoadReadsVLLM(t *testing.T) {
 func TestLoadReadsSGLang(t *testing.T) {
 	t.Parallel()
 	r := loadReader{families: sglang.Dialect.Load, usage: usageAuto, capacity: 100, ceiling: 10}
-	got, err := r.read(strings.NewReader(`sglang:num_running_reqs{model_name="m"} 30
+	got, _, err := r.read(strings.NewReader(`sglang:num_running_reqs{model_name="m"} 30
 sglang:num_queue_reqs{model_name="m"} 0
 sglang:token_usage 0.4
 sglang:cache_hit_rate 0.625
 `))
-	want := &pb.ReplicaStats{CacheMemoryBytes: 40, Pressure: 1, HitRate: 0.625}
+	want := &pb.ReplicaStats{
+		CacheMemoryBytes: 40, Pressure: 1, HitRate: 0.625,
+		RunningRequests: proto.Float64(30), WaitingRequests: proto.Float64(0),
+		CacheUsage: proto.Float64(0.4), PrefixHitRate: proto.Float64(0.625),
+	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" || err != nil {
 		t.Errorf("err %v (-want +got):\n%s", err, diff)
 	}
@@ -79,7 +88,7 @@ func TestLoadPicksUsageGauge(t *testing.T) {
 		{usageKV, all, 20}, {usageKV, old, 0}, {usageGPU, all, 10}, {usageCPU, all, 30},
 	} {
 		r := loadReader{families: vllm.Dialect.Load, usage: tc.usage, capacity: 100}
-		got, err := r.read(strings.NewReader(tc.page))
+		got, _, err := r.read(strings.NewReader(tc.page))
 		if err != nil || got.CacheMemoryBytes != tc.want {
 			t.Errorf("%s: %d, err %v, want %d", tc.usage, got.GetCacheMemoryBytes(), err, tc.want)
 		}
@@ -92,7 +101,7 @@ func TestLoadMakesUpNothing(t *testing.T) {
 	r := loadReader{families: vllm.Dialect.Load, usage: usageAuto, ceiling: 1}
 	f := func(page string) error {
 		t.Helper()
-		_, err := r.read(strings.NewReader(page))
+		_, _, err := r.read(strings.NewReader(page))
 		return err
 	}
 	const load = "vllm:num_requests_running 1\nvllm:num_requests_waiting 1\n"
@@ -114,7 +123,7 @@ func TestLoadMakesUpNothing(t *testing.T) {
 	if err := f(load + "vllm:prefix_cache_hits 1000\n"); err != nil { // no queries: the baseline stays
 		t.Fatal(err)
 	}
-	got, err := r.read(strings.NewReader(load + "vllm:prefix_cache_hits 6\nvllm:prefix_cache_queries 14\n"))
+	got, _, err := r.read(strings.NewReader(load + "vllm:prefix_cache_hits 6\nvllm:prefix_cache_queries 14\n"))
 	if err != nil || got.HitRate != 0.25 {
 		t.Errorf("hit rate %v, err %v, want 1 of 4", got.GetHitRate(), err)
 	}
@@ -178,8 +187,9 @@ func FuzzScrape(f *testing.F) {
 			}
 		})
 		r := loadReader{families: vllm.Dialect.Load, usage: usageAuto, capacity: 1 << 40, ceiling: 256, model: "m"}
-		stats, err := r.read(io.LimitReader(strings.NewReader(page), 1<<20))
-		if err == nil && (stats.Pressure < 0 || stats.Pressure > 1 || stats.HitRate < 0 || stats.HitRate > 1 || stats.CacheMemoryBytes < 0) {
+		stats, _, err := r.read(io.LimitReader(strings.NewReader(page), 1<<20))
+		if err == nil && (stats.GetCacheUsage() < 0 || stats.GetCacheUsage() > 1 || stats.GetCacheCapacityTokens() < 0 || stats.GetPrefillTokensPerSecond() < 0 ||
+			stats.PrefixHitRate != nil && !(*stats.PrefixHitRate >= 0 && *stats.PrefixHitRate <= 1) || stats.Pressure < 0 || stats.Pressure > 1 || stats.HitRate < 0 || stats.HitRate > 1 || stats.CacheMemoryBytes < 0) {
 			t.Errorf("stats out of range: %v", stats)
 		}
 	})

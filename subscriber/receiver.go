@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
@@ -43,6 +45,10 @@ type receiver struct {
 	log        *slog.Logger
 
 	epoch string // last seen; kept so that equal ones share their memory
+
+	wide atomic.Bool // take messages of all topics, to see whether there are any
+	mu   sync.Mutex  // over stop
+	stop func()      // ends the present session
 }
 
 // run connects again and again until ctx ends.
@@ -69,7 +75,16 @@ func (r *receiver) run(ctx context.Context) {
 // session is one connection from dial to its first error, and how long it
 // stood.
 func (r *receiver) session(ctx context.Context) (connected bool, lasted time.Duration, err error) {
-	s, err := openSub(ctx, r.guarded, r.topic, r.frameLimit)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	r.mu.Lock()
+	r.stop = stop
+	r.mu.Unlock()
+	topic := r.topic
+	if r.wide.Load() {
+		topic = ""
+	}
+	s, err := openSub(ctx, r.guarded, topic, r.frameLimit)
 	if err != nil {
 		return false, 0, err
 	}
@@ -86,6 +101,19 @@ func (r *receiver) session(ctx context.Context) (connected bool, lasted time.Dur
 			return true, time.Since(started), err
 		}
 		r.take(message, connection)
+	}
+}
+
+// widen connects again, to messages of all topics. Those of others than topic
+// are counted and dropped.
+func (r *receiver) widen() {
+	if r.wide.Swap(true) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop != nil {
+		r.stop()
 	}
 }
 

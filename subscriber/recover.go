@@ -121,6 +121,13 @@ func (s *stream) refuse(err error) {
 		s.log.Warn("engine does not replay its events: what it held before is not known, and losses cannot be made up for", "err", err)
 	}
 	s.refused = time.Now()
+	s.account.replays(false)
+}
+
+// answered notes that it does.
+func (s *stream) answered() {
+	s.refused = time.Time{}
+	s.account.replays(true)
 }
 
 // round is one replay over a connection of its own, and what it brought. One
@@ -170,7 +177,7 @@ func (s *stream) round(ctx context.Context) round {
 	s.meters.replays[r.outcome].Inc()
 	s.meters.replayed.Add(r.applied)
 	if r.outcome != replayRefused {
-		s.refused = time.Time{}
+		s.answered()
 	}
 	if r.outcome == replayForeign {
 		s.replaced(causeReconnect, time.Now())
@@ -262,7 +269,7 @@ func (s *stream) rebuild(ctx context.Context) {
 		s.refuse(err)
 		return
 	}
-	s.refused = time.Time{}
+	s.answered()
 	if reaches {
 		s.forget(time.Now())
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"inferencecache.io/inferencecache/internal/engine"
+	"inferencecache.io/inferencecache/internal/kv"
 )
 
 // replica is what the event streams of one replica share: what it holds, and
@@ -39,6 +40,20 @@ func (r *replica) clear(source int, partial bool, now time.Time) {
 	defer r.mu.Unlock()
 	r.publishLocked(r.residency.ClearRank(source), now, now)
 	r.residency.SetPartial(source, partial)
+}
+
+// holds reports whether any copy of a block is held.
+func (r *replica) holds(adapter string, h kv.Hash) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.residency.Holds(adapter, h)
+}
+
+// stats are the residency's numbers.
+func (r *replica) stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.residency.Stats()
 }
 
 // refill gives an outbox everything held. Between that and what it is given

@@ -213,6 +213,12 @@ func (r *Residency) ClearAll() []Change {
 	return r.out.take()
 }
 
+// Holds reports whether a block of an adapter's partition is held.
+func (r *Residency) Holds(adapter string, h kv.Hash) bool {
+	id, ok := r.adapters.byName[adapter]
+	return ok && r.adapters.list[id].blocks[h] != 0
+}
+
 // Len is the number of blocks held, each counted once for the replica.
 func (r *Residency) Len() int { return r.blocks.len() }
 

@@ -99,20 +99,28 @@ func endOfLabels(b []byte) int {
 // label is the value of a label; ok is false if the sample has none of that
 // name.
 func (s sample) label(name string) (value string, ok bool) {
+	for key, value := range s.eachLabel {
+		if key == name {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// eachLabel yields the labels in the order written, up to one that is not well
+// formed.
+func (s sample) eachLabel(yield func(name, value string) bool) {
 	rest := string(s.labels)
 	for {
 		rest = strings.TrimLeft(rest, ", \t")
 		key, after, found := strings.Cut(rest, "=")
 		if !found {
-			return "", false
+			return
 		}
 		quoted := strings.TrimLeft(after, " \t")
 		raw, err := quotedPrefix(quoted)
-		if err != nil {
-			return "", false
-		}
-		if strings.TrimRight(key, " \t") == name {
-			return unescape(raw), true
+		if err != nil || !yield(strings.TrimRight(key, " \t"), unescape(raw)) {
+			return
 		}
 		rest = quoted[len(raw)+2:]
 	}

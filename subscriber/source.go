@@ -32,7 +32,7 @@ func newSource(e endpoint, config *Config, dialect engine.Dialect, s *Subscriber
 	limits.Payload = int(config.MaxFrameBytes)
 	one.stream = stream{
 		source: e.Rank, queue: one.queue, dialect: dialect, limits: limits, replica: s.replica,
-		state: one.state, meters: meters, log: log, at: newPosition(), logged: make(map[string]bool),
+		state: one.state, account: newAccount(), meters: meters, log: log, at: newPosition(), logged: make(map[string]bool),
 	}
 	if e.Replay != "" {
 		replay, err := guardedEndpoint(e.Replay)

@@ -49,6 +49,7 @@ type machine struct {
 	mu         sync.Mutex
 	connection uint64    // ordinal of the last connection, from 1
 	connected  bool      // now
+	first      time.Time // when the first connection began
 	parted     time.Time // when the last connection ended
 	reading    bool      // history is being read
 	late       bool      // the engine's history is known from a later batch on, or not at all
@@ -64,6 +65,9 @@ func (m *machine) connect() uint64 {
 	defer m.mu.Unlock()
 	m.connection++
 	m.connected, m.reading, m.stuck = true, true, false
+	if m.first.IsZero() {
+		m.first = time.Now()
+	}
 	return m.connection
 }
 
@@ -78,6 +82,13 @@ func (m *machine) unbroken(connection uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.connected && m.connection == connection
+}
+
+// since is when the first connection began; zero: there was none.
+func (m *machine) since() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.first
 }
 
 // away is how long there has been no connection; zero while there is one, and

@@ -35,6 +35,7 @@ type statsLoop struct {
 	outboxes []*outbox
 	meters   *meters
 	log      *slog.Logger
+	observed func(facts) // called after every good scrape, before its report; may be nil
 
 	failures  int  // in a row
 	delivered bool // a report has reached every server
@@ -60,12 +61,15 @@ func (l *statsLoop) run(ctx context.Context) {
 
 // once scrapes and delivers one report.
 func (l *statsLoop) once(ctx context.Context) error {
-	stats, err := l.scrape(ctx)
+	stats, seen, err := l.scrape(ctx)
 	if err != nil {
 		l.meters.scrapeErrors.Inc()
 		return err
 	}
 	l.meters.scrapes.Inc()
+	if l.observed != nil {
+		l.observed(seen)
+	}
 	return l.deliver(ctx, stats, time.Now())
 }
 
@@ -81,28 +85,28 @@ func (l *statsLoop) deliver(ctx context.Context, stats *pb.ReplicaStats, at time
 	return errors.Join(errs...)
 }
 
-func (l *statsLoop) scrape(ctx context.Context) (*pb.ReplicaStats, error) {
+func (l *statsLoop) scrape(ctx context.Context) (*pb.ReplicaStats, facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("scrape engine: %w", err)
+		return nil, facts{}, fmt.Errorf("scrape engine: %w", err)
 	}
 	request.Header.Set("Accept", "text/plain;version=0.0.4")
 	response, err := l.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("scrape engine: %w", err)
+		return nil, facts{}, fmt.Errorf("scrape engine: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("scrape engine: status %s", response.Status)
+		return nil, facts{}, fmt.Errorf("scrape engine: status %s", response.Status)
 	}
-	stats, err := l.load.read(response.Body)
+	stats, seen, err := l.load.read(response.Body)
 	if err != nil {
-		return nil, fmt.Errorf("scrape engine: %w", err)
+		return nil, facts{}, fmt.Errorf("scrape engine: %w", err)
 	}
 	stats.ClientVersion = l.version
-	return stats, nil
+	return stats, seen, nil
 }
 
 // note logs the load signal's changes: the first failure, staleness, recovery.

@@ -50,12 +50,14 @@ func TestStatsLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good, bad := newFakeServer(), newFakeServer()
 		var logged bytes.Buffer
+		var observed []facts
 		engine := &page{}
 		engine.set(http.StatusOK, vllmPage)
 		loop := &statsLoop{
 			url: "http://engine/metrics", interval: 10 * time.Second, version: "test/1", http: engine,
 			load:   loadReader{families: vllm.Dialect.Load, usage: usageAuto, ceiling: 64, model: "m"},
 			meters: testMeters(), log: slog.New(slog.NewTextHandler(&logged, nil)),
+			observed: func(f facts) { observed = append(observed, f) },
 		}
 		for _, s := range []*fakeServer{good, bad} {
 			loop.outboxes = append(loop.outboxes, newOutbox(outboxConfig{
@@ -110,6 +112,9 @@ func TestStatsLoop(t *testing.T) {
 		}
 		if got := loop.meters.scrapeErrors.Get(); got != 6 {
 			t.Errorf("%d scrape errors counted, want 6", got)
+		}
+		if got := int(loop.meters.scrapes.Get()); len(observed) != got || got < 3 || observed[0].Engines != 2 {
+			t.Errorf("%d of %d scrapes observed: %+v", len(observed), got, observed)
 		}
 	})
 }

@@ -50,6 +50,7 @@ type stream struct {
 	replica *replica
 	state   *machine
 	history replayer // nil: the engine offers no replay
+	account *account
 	meters  *sourceMeters
 	log     *slog.Logger
 
@@ -156,7 +157,9 @@ func (s *stream) apply(payload []byte, arrived time.Time) {
 		return
 	}
 	s.noteUnknown(decoded)
-	s.note(s.replica.apply(s.source, decoded, arrived, s.stamp(decoded, arrived)))
+	tally := s.replica.apply(s.source, decoded, arrived, s.stamp(decoded, arrived))
+	s.note(tally)
+	s.account.note(decoded, tally, &s.at, arrived)
 }
 
 // note counts what residency made of a batch. Events that may have taken away

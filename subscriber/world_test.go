@@ -59,7 +59,7 @@ func newWorld(t *testing.T, script []byte, replays bool) *world {
 	w := &world{t: t, script: script, state: &machine{}, links: map[uint64]*worldProcess{}, buffer: 3 + int(peek(script)%40)}
 	meters := testSourceMeters()
 	w.stream = &stream{
-		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: w.state, meters: meters, log: quiet,
+		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: w.state, account: newAccount(), meters: meters, log: quiet,
 		replica: &replica{meters: meters.meters, residency: NewResidency(ResidencyConfig{})},
 		at:      newPosition(), logged: map[string]bool{},
 	}

@@ -12,6 +12,7 @@ import (
 
 	"inferencecache.io/inferencecache/internal/engine"
 	"inferencecache.io/inferencecache/internal/engine/sglang"
+	"inferencecache.io/inferencecache/internal/engine/trtllm"
 	"inferencecache.io/inferencecache/internal/engine/vllm"
 )
 
@@ -92,7 +93,7 @@ func TestDecodeFailsOnEveryTruncation(t *testing.T) {
 func TestDecodeAcceptsAMapEnvelope(t *testing.T) {
 	event := array(text("AllBlocksCleared"))
 	for _, name := range []string{"data_parallel_rank", "attn_dp_rank", "dp_rank"} {
-		for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect} {
+		for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect, trtllm.Dialect} {
 			b, err := engine.Decode(d, object(
 				text(name), num(3), text("later"), array(object()), num(5), num(6),
 				text("events"), array(event), text("ts"), num(9),
@@ -378,4 +379,36 @@ func TestDocumentShowsFieldsAsSent(t *testing.T) {
 			`"token_ids":[7,"mm:1"],"block_size":2,"mm_keys":[[{"type":"mm_key","hash":9}]],"verdict":{"status":"ok"}}`)
 	f(array(text("Later"), num(1)), `{"index":0,"type":"Later","verdict":{"status":"skipped","reason":"unknown_tag"}}`)
 	f(num(1), `{"index":0,"type":null,"verdict":{"status":"rejected","reason":"not_an_event","detail":"it is integer"}}`)
+}
+
+// TensorRT-LLM sends maps: a prompt with an image, whose tokens are strings
+// and whose blocks carry mm_keys, the rank in the envelope, and signed hashes.
+func TestTensorRTLLMEvents(t *testing.T) {
+	imageKey := object(text("type"), text("mm_key"), text("hash"), text("0a1b"), text("start_offset"), num(0))
+	payload := array(real64(1779901681.5), array(
+		object(text("type"), text("BlockStored"), text("block_hashes"), array(num(-5), num(7)), text("parent_block_hash"), null(),
+			text("token_ids"), array(num(1), num(2), text("mm:1"), text("mm:2")), text("block_size"), num(2), text("lora_id"), null(),
+			text("medium"), text("GPU"), text("lora_name"), null(), text("mm_keys"), array(array(), array(imageKey))),
+		object(text("type"), text("BlockRemoved"), text("block_hashes"), array(num(-5)), text("medium"), text("GPU")),
+		object(text("type"), text("AllBlocksCleared")),
+		stored(array(num(9)), nums(1, 2), null(), text("GPU")),
+	), num(3))
+	batch, err := engine.Decode(trtllm.Dialect, payload, engine.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !batch.HasRank || batch.Rank != 3 || len(batch.Events) != 4 {
+		t.Fatalf("rank %d (%t), %d events", batch.Rank, batch.HasRank, len(batch.Events))
+	}
+	for i, want := range []string{"BlockStored", "BlockRemoved", "AllBlocksCleared", "BlockStored"} {
+		e := &batch.Events[i]
+		if got := plain(t, e)["type"]; got != want || e.Verdict.Status != engine.OK {
+			t.Errorf("event %d is %v with verdict %v, want %s", i, got, e.Verdict, want)
+		}
+	}
+	first := plain(t, &batch.Events[0])
+	want := []any{1., 2., "mm:1", "mm:2"}
+	if diff := cmp.Diff(want, first["token_ids"]); diff != "" || first["mm_keys"] == nil {
+		t.Errorf("mm_keys %v, tokens (-want +got):\n%s", first["mm_keys"], diff)
+	}
 }

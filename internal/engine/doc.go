@@ -3,8 +3,8 @@
 // one Batch of events out, each event with a verdict of its own.
 //
 // It holds no state and knows no residency, no adapter map and no transport:
-// the subscriber owns those. The subpackages vllm and sglang are its dialects;
-// a caller picks one and hands it to Decode.
+// the subscriber owns those. The subpackages vllm, sglang and trtllm are its
+// dialects; a caller picks one and hands it to Decode.
 //
 //	payload   [ts, events, rank?, ...]  or  {ts, events, data_parallel_rank, ...}
 //	event     ["BlockStored", hashes, parent, tokens, size, lora_id, medium, ...]

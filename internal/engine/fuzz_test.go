@@ -8,6 +8,7 @@ import (
 
 	"inferencecache.io/inferencecache/internal/engine"
 	"inferencecache.io/inferencecache/internal/engine/sglang"
+	"inferencecache.io/inferencecache/internal/engine/trtllm"
 	"inferencecache.io/inferencecache/internal/engine/vllm"
 )
 
@@ -22,7 +23,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(storedMap(nums(1, 2), array(num(1), text("x"), num(2), num(3)), text("mm_keys"), array(array(object(text("type"), null())))))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		limits := engine.Limits{Payload: 1 << 20, Events: 50, Hashes: 40, Tokens: 60, String: 100}
-		for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect} {
+		for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect, trtllm.Dialect} {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			b, err := engine.Decode(d, payload, limits)

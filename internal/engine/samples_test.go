@@ -11,6 +11,7 @@ import (
 
 	"inferencecache.io/inferencecache/internal/engine"
 	"inferencecache.io/inferencecache/internal/engine/sglang"
+	"inferencecache.io/inferencecache/internal/engine/trtllm"
 	"inferencecache.io/inferencecache/internal/engine/vllm"
 )
 
@@ -45,8 +46,11 @@ var unlisted = map[string][]string{
 }
 
 func (s sample) dialect() engine.Dialect {
-	if s.Engine == "sglang" {
+	switch s.Engine {
+	case "sglang":
 		return sglang.Dialect
+	case "trtllm":
+		return trtllm.Dialect
 	}
 	return vllm.Dialect
 }

@@ -63,6 +63,9 @@ func (s *Server) LookupRoute(ctx context.Context, request *pb.LookupRouteRequest
 
 	took := time.Since(start)
 	answer.LookupLatencyUs = took.Microseconds()
+	if request.GetSelfCheck() {
+		return answer, nil
+	}
 	s.meters.lookup(request.GetModelId(), answer.GetReasonCode(), len(answer.GetReplicaScores()) > 0, took)
 	return answer, nil
 }
@@ -83,6 +86,9 @@ func (l *lookup) answer(ctx context.Context) *pb.LookupRouteResponse {
 	defer cancel()
 	if ctx.Err() != nil {
 		return early(timedOut, nil)
+	}
+	if l.request.GetSelfCheck() {
+		return l.selfCheck(ctx)
 	}
 	if l.policy.RequireChain && !l.hasWireChain() {
 		return early(requiresChain, nil)
@@ -112,6 +118,23 @@ func (l *lookup) answer(ctx context.Context) *pb.LookupRouteResponse {
 		l.credit()
 	}
 	return l.respond(reason)
+}
+
+// selfCheck answers a producer with what the index finds, whatever the policy
+// would make of it.
+func (l *lookup) selfCheck(ctx context.Context) *pb.LookupRouteResponse {
+	if failed := l.resolve(ctx); failed != "" || !l.at.Complete() || len(l.input.keys) == 0 {
+		return early(noHint, nil)
+	}
+	l.runs = l.server.index.Lookup(&l.scratch, l.now, l.at, l.input.keys)
+	l.weigh()
+	for _, hold := range l.holds {
+		l.scored = append(l.scored, rank.Scored{Replica: hold.Replica, Tokens: hold.Tokens, Tier: hold.Tier})
+	}
+	if len(l.scored) == 0 {
+		return early(noHint, nil)
+	}
+	return l.respond(prefixMatch)
 }
 
 func early(reason string, echo []uint32) *pb.LookupRouteResponse {

@@ -30,6 +30,7 @@ type row struct {
 	hitRate        float32
 	pressure       float32
 	t2Hit, t2Query int64
+	engine         engineStats
 	version        string
 	engineURL      string
 	lastSeen       time.Time // any sign of life
@@ -66,6 +67,7 @@ func (s *Server) takeStats(seen time.Time, u *pb.CacheStateUpdate) {
 		r.hitRate = rank.Finite(stats.GetHitRate())
 		r.pressure = rank.Finite(stats.GetPressure())
 		r.t2Hit, r.t2Query = stats.GetT2HitTokens(), stats.GetT2QueryTokens()
+		r.engine = newEngineStats(stats)
 		r.version = stats.GetClientVersion()
 	})
 	if !ok {
@@ -194,10 +196,12 @@ func (s *Server) GetCacheState(_ context.Context, request *pb.GetCacheStateReque
 		if r.reported.IsZero() {
 			continue
 		}
-		answer.Replicas = append(answer.Replicas, &pb.ReplicaStats{
+		stats := &pb.ReplicaStats{
 			ReplicaId: replica, CacheMemoryBytes: r.memory, HitRate: r.hitRate, Pressure: r.pressure,
 			ClientVersion: r.version, T2HitTokens: r.t2Hit, T2QueryTokens: r.t2Query,
-		})
+		}
+		r.engine.fill(stats)
+		answer.Replicas = append(answer.Replicas, stats)
 	}
 	return answer, nil
 }

@@ -1,0 +1,177 @@
+package subscriber
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
+)
+
+const (
+	sentinelEvery = 5 * time.Second
+	// lookupEvery is how often a prompt of the engine's own is looked up at
+	// each server; lookupAfter how old its blocks must be.
+	lookupEvery = time.Minute
+	lookupAfter = 5 * time.Second
+	// lookupMaxAge is how old a prompt may be: it has to be held all the time.
+	lookupMaxAge  = 10 * time.Minute
+	lookupTimeout = 2 * time.Second
+	// widenAfter is how long a topic may bring nothing before all are taken, to
+	// see whether there are others.
+	widenAfter = 10 * time.Second
+)
+
+// sentinel watches one replica for what makes a router that runs never match:
+// it gathers symptoms, diagnoses them and sets the conditions.
+type sentinel struct {
+	started    time.Time
+	config     *Config
+	replica    *replica
+	sources    func() []*source
+	conditions *conditions
+
+	servers func() []lookedUp
+
+	mu   sync.Mutex // over page
+	page facts
+	seen bool // page is set
+
+	// Only run touches these.
+	capped  uint64 // evictions at the last look
+	looked  time.Time
+	lookups []string
+}
+
+// run looks until ctx ends.
+func (s *sentinel) run(ctx context.Context) {
+	tick := time.NewTicker(sentinelEvery)
+	defer tick.Stop()
+	var base promptBase
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if now.Sub(s.looked) >= lookupEvery {
+				s.lookUp(ctx, now)
+			}
+			s.conditions.set(diagnose(s.gather(now, &base)))
+		}
+	}
+}
+
+// lookedUp is a server at which prompts can be looked up.
+type lookedUp interface {
+	name() string
+	// settled reports that the server was told everything that is held.
+	settled() bool
+	lookup(context.Context, *pb.LookupRouteRequest) (*pb.LookupRouteResponse, error)
+}
+
+// promptBase is the prompt counter at the time of the last event.
+type promptBase struct {
+	batches uint64
+	prompts float64
+	set     bool
+}
+
+func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
+	found := &symptoms{now: now, started: s.started, blockSize: s.config.BlockSize, lookups: s.lookups}
+	batches := uint64(0)
+	for _, one := range s.sources() {
+		found.sources = append(found.sources, one.symptoms(now))
+		batches += found.sources[len(found.sources)-1].Batches
+	}
+	evicted := s.replica.stats().Evicted
+	found.capped, s.capped = evicted-s.capped, evicted
+
+	s.mu.Lock()
+	page, seen := s.page, s.seen
+	s.mu.Unlock()
+	if seen {
+		if !base.set || base.batches != batches || page.PromptTokens < base.prompts {
+			*base = promptBase{batches, page.PromptTokens, true}
+		}
+		found.engine = engineSymptoms{prompts: page.PromptTokens - base.prompts, caching: page.PrefixCaching, engines: page.Engines}
+	}
+	return found
+}
+
+// symptoms of one source. A topic that brings nothing is widened to see whether
+// there are others.
+func (s *source) symptoms(now time.Time) sourceSymptoms {
+	found := sourceSymptoms{
+		ledger: s.stream.account.read(), rank: s.Rank, state: s.state.now(), topic: s.Topic, replay: s.Replay != "",
+		connected: s.state.since(), otherTopic: s.receiver.metrics.refused(badTopic).Get(),
+	}
+	if s.Topic != "" && found.Batches == 0 && !found.connected.IsZero() && now.Sub(found.connected) > widenAfter {
+		s.receiver.widen()
+	}
+	return found
+}
+
+// lookUp asks every server for a prompt that the engine has stored, as a
+// gateway does, and keeps which of them do not name this replica.
+func (s *sentinel) lookUp(ctx context.Context, now time.Time) {
+	asked, ok := s.prompt(now)
+	if !ok {
+		return
+	}
+	s.looked = now
+	s.lookups = nil
+	for _, server := range s.servers() {
+		if !server.settled() {
+			continue
+		}
+		matched, err := s.ask(ctx, server, &asked)
+		if ctx.Err() != nil || err != nil || !s.replica.holds(asked.adapter, asked.first()) {
+			continue // unreachable servers show elsewhere
+		}
+		if matched < asked.blockSize {
+			s.lookups = append(s.lookups, fmt.Sprintf("%s finds %d of %d tokens", server.name(), matched, len(asked.tokens)))
+		}
+	}
+}
+
+// prompt is the youngest one that is old enough to have been reported.
+func (s *sentinel) prompt(now time.Time) (best ownPrompt, ok bool) {
+	for _, one := range s.sources() {
+		p := one.stream.account.read().prompt
+		age := now.Sub(p.at)
+		if len(p.tokens) == 0 || age < lookupAfter || age > lookupMaxAge || !s.replica.holds(p.adapter, p.first()) {
+			continue
+		}
+		if !ok || p.at.After(best.at) {
+			best, ok = p, true
+		}
+	}
+	return best, ok
+}
+
+// ask returns how many tokens of the prompt a server finds at this replica.
+func (s *sentinel) ask(ctx context.Context, server lookedUp, p *ownPrompt) (matched int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	answer, err := server.lookup(ctx, &pb.LookupRouteRequest{
+		ModelId: s.config.ModelID, TenantId: s.config.TenantID, HashScheme: s.config.HashScheme,
+		AdapterId: p.adapter, TokenIds: p.tokens, SelfCheck: true,
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, score := range answer.GetReplicaScores() {
+		if score.GetReplicaId() == s.config.ReplicaID {
+			matched = max(matched, int(score.GetMatchedTokens()))
+		}
+	}
+	return matched, nil
+}
+
+// observe takes in what a scrape has shown.
+func (s *sentinel) observe(f facts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.page, s.seen = f, true
+}
