@@ -24,6 +24,8 @@ import (
 type Config struct {
 	EngineEndpoint   string   // PUB endpoint to dial: tcp://host:port or ipc://path
 	ReplayEndpoint   string   // ROUTER endpoint that replays; "auto": the port after EngineEndpoint's; empty: none
+	SnapshotEndpoint string   // ROUTER endpoint of SGLang's snapshots; empty: none
+	DiscoverRanks    bool     // ask the engine where its ranks publish, and follow its answer
 	Ranks            string   // data-parallel ranks, "0-3,8"; each adds its number to the ports
 	Topic            string   // prefix of the topics to take; empty: all
 	Servers          []string // http://host:port, https://host:port or host:port
@@ -43,6 +45,7 @@ type Config struct {
 	EngineModelName  string // take only metrics with this model_name; empty: all
 	HasLowerTier     bool   // an offload tier exists that the engine does not report
 	Adapters         string // id=name,... of LoRA adapters, for engines that send no names
+	AdaptersFile     string // file with the same, a pair a line; read again when it changes
 	MaxFrameBytes    int64  // of one ZeroMQ frame
 	QueueBytes       int    // payloads that wait for the worker
 	OutboxBytes      int    // changes that wait for one server
@@ -55,6 +58,7 @@ func DefaultConfig() Config {
 	return Config{
 		EngineEndpoint:   "tcp://127.0.0.1:5557",
 		ReplayEndpoint:   autoReplay,
+		DiscoverRanks:    true,
 		Ranks:            "0",
 		Servers:          []string{"127.0.0.1:9090"},
 		HashScheme:       vllm.Dialect.HashScheme,
@@ -76,6 +80,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	d := DefaultConfig()
 	fs.StringVar(&c.EngineEndpoint, "engine-endpoint", d.EngineEndpoint, "ZeroMQ endpoint of the engine's KV events (tcp://host:port or ipc://path)")
 	fs.StringVar(&c.ReplayEndpoint, "engine-replay-endpoint", d.ReplayEndpoint, "ZeroMQ endpoint of the engine's replay (auto: with one rank, the port after --engine-endpoint's; empty: none)")
+	fs.StringVar(&c.SnapshotEndpoint, "engine-snapshot-endpoint", d.SnapshotEndpoint, "ZeroMQ endpoint of SGLang's snapshots, to confirm what is held (empty: none)")
+	fs.BoolVar(&c.DiscoverRanks, "discover-ranks", d.DiscoverRanks, "ask the engine's HTTP API where its data-parallel ranks publish, and follow those instead of --ranks")
 	fs.StringVar(&c.Ranks, "ranks", d.Ranks, "data-parallel ranks to follow, as in 0-3,8; each adds its number to the ports")
 	fs.StringVar(&c.Topic, "topic", d.Topic, "take only topics that start with this (empty: all)")
 	fs.StringSliceVar(&c.Servers, "server", d.Servers, "server to report to (http://host:port or host:port); may be repeated")
@@ -95,6 +101,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EngineModelName, "engine-model-name", d.EngineModelName, "read only metrics with this model_name (empty: all)")
 	fs.BoolVar(&c.HasLowerTier, "ignore-block-removed", d.HasLowerTier, "the engine offloads to a tier it does not report: an evicted block moves there")
 	fs.StringVar(&c.Adapters, "lora-adapter-names", d.Adapters, "names of LoRA adapters by id: 1=sql-lora,2=chat-lora")
+	fs.StringVar(&c.AdaptersFile, "lora-adapter-names-file", d.AdaptersFile, "file with id=name lines of LoRA adapters, on top of --lora-adapter-names; read again when it changes")
 	fs.Int64Var(&c.MaxFrameBytes, "max-frame-bytes", d.MaxFrameBytes, "largest ZeroMQ frame to accept")
 	fs.IntVar(&c.QueueBytes, "queue-bytes", d.QueueBytes, "event payloads that may wait to be decoded")
 	fs.IntVar(&c.OutboxBytes, "outbox-bytes", d.OutboxBytes, "changes that may wait for one server before it gets everything anew")
@@ -125,6 +132,10 @@ func (c *Config) Validate() error {
 	if c.ReplayEndpoint != "" && c.ReplayEndpoint != autoReplay {
 		_, err := guardedEndpoint(c.ReplayEndpoint)
 		note(wrap("--engine-replay-endpoint", err))
+	}
+	if c.SnapshotEndpoint != "" {
+		_, err := guardedEndpoint(c.SnapshotEndpoint)
+		note(wrap("--engine-snapshot-endpoint", err))
 	}
 	_, err = c.endpoints()
 	note(err)

@@ -10,10 +10,11 @@ import (
 // endpoint is where one data-parallel rank of an engine publishes its events
 // and replays them.
 type endpoint struct {
-	Rank   int
-	Events string // tcp://host:port or ipc://path
-	Replay string // the same; empty: the engine does not replay
-	Topic  string // prefix of the topics to take
+	Rank     int
+	Events   string // tcp://host:port or ipc://path
+	Replay   string // the same; empty: the engine does not replay
+	Snapshot string // the same; empty: the engine takes no snapshots
+	Topic    string // prefix of the topics to take
 }
 
 const (
@@ -39,7 +40,11 @@ func (c *Config) endpoints() ([]endpoint, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--engine-replay-endpoint: %w", err)
 		}
-		all = append(all, endpoint{Rank: rank, Events: events, Replay: replay, Topic: c.Topic})
+		snapshot, err := c.snapshotOf(rank)
+		if err != nil {
+			return nil, fmt.Errorf("--engine-snapshot-endpoint: %w", err)
+		}
+		all = append(all, endpoint{Rank: rank, Events: events, Replay: replay, Snapshot: snapshot, Topic: c.Topic})
 	}
 	return all, nil
 }
@@ -56,6 +61,32 @@ func (c *Config) replayOf(rank int, alone bool) (string, error) {
 		return "", nil
 	}
 	return offsetPort(c.EngineEndpoint, rank+1)
+}
+
+func (c *Config) snapshotOf(rank int) (string, error) {
+	if c.SnapshotEndpoint == "" {
+		return "", nil
+	}
+	return offsetPort(c.SnapshotEndpoint, rank)
+}
+
+// complete fills in what an engine does not tell of a rank that it names: what
+// was configured, by the same rules.
+func (c *Config) complete(found []endpoint) []endpoint {
+	for i := range found {
+		e := &found[i]
+		if c.Topic != "" {
+			e.Topic = c.Topic
+		}
+		if e.Replay == "" && c.ReplayEndpoint != "" && c.ReplayEndpoint != autoReplay {
+			e.Replay, _ = offsetPort(c.ReplayEndpoint, e.Rank) // none beyond the last port
+		}
+		if e.Replay == "" && c.ReplayEndpoint == autoReplay && len(found) == 1 {
+			e.Replay, _ = offsetPort(e.Events, 1)
+		}
+		e.Snapshot, _ = c.snapshotOf(e.Rank)
+	}
+	return found
 }
 
 // offsetPort adds n to the port of a tcp:// endpoint. Others have no room for

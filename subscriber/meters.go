@@ -77,15 +77,18 @@ type sourceMeters struct {
 	lost          *metrics.Counter // batches, for good
 	tail          *metrics.Counter // batches that only a probe brought to light
 	replayed      *metrics.Counter // batches
+	refuted       *metrics.Counter // blocks that a snapshot did not have
+	unheard       *metrics.Gauge   // blocks of the last snapshot that are not known
 	undecodable   *metrics.Counter
 	implausible   *metrics.Counter
 
-	bad      map[string]*metrics.Counter
-	batches  [verdicts]*metrics.Counter
-	replays  [replayOutcomes]*metrics.Counter // rounds
-	restarts map[string]*metrics.Counter      // by cause
-	events   map[eventKey]*metrics.Counter    // by the stream's goroutine alone
-	label    string
+	bad       map[string]*metrics.Counter
+	batches   [verdicts]*metrics.Counter
+	replays   [replayOutcomes]*metrics.Counter // rounds
+	restarts  map[string]*metrics.Counter      // by cause
+	snapshots map[string]*metrics.Counter      // by outcome
+	events    map[eventKey]*metrics.Counter    // by the stream's goroutine alone
+	label     string
 }
 
 type eventKey struct {
@@ -107,6 +110,9 @@ func (m *meters) source(rank int, q *queue, state *machine) *sourceMeters {
 	s.lost = m.counter("lost_batches_total", label)
 	s.tail = m.counter("tail_lost_batches_total", label)
 	s.replayed = m.counter("replayed_batches_total", label)
+	s.refuted = m.counter("refuted_blocks_total", label)
+	s.unheard = m.gauge("snapshot_unknown_blocks", label)
+	s.snapshots = s.by("snapshots_total", "outcome", "applied", "failed", "foreign", "late")
 	s.undecodable = m.counter("undecodable_batches_total", label)
 	s.implausible = m.counter("implausible_timestamps_total", label)
 	s.bad = s.by("refused_messages_total", "reason", badFrames, badSequence, badReserved, badEmpty, badTopic)

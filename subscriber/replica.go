@@ -42,6 +42,29 @@ func (r *replica) clear(source int, partial bool, now time.Time) {
 	r.residency.SetPartial(source, partial)
 }
 
+// name gives adapters their names from now on.
+func (r *replica) name(adapters map[int64]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.residency.Name(adapters)
+}
+
+// watch makes a stream's residency remember what changes, or forget that.
+func (r *replica) watch(source int, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.residency.Watch(source, on)
+}
+
+// confirm drops what a stream's engine does not hold, see Residency.Confirm.
+func (r *replica) confirm(source int, blocks map[uint64]struct{}, now time.Time) (refuted, unknown int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changes, refuted, unknown := r.residency.Confirm(source, blocks)
+	r.publishLocked(changes, now, now)
+	return refuted, unknown
+}
+
 // holds reports whether any copy of a block is held.
 func (r *replica) holds(adapter string, h kv.Hash) bool {
 	r.mu.Lock()

@@ -129,7 +129,7 @@ func (r *Residency) Apply(rank int, b *engine.Batch) ([]Change, Tally) {
 		r.verdicts = append(r.verdicts, v)
 		r.count(e, v)
 	}
-	if len(rs.order) == 0 && !rs.lowerTier && !rs.partial {
+	if len(rs.order) == 0 && !rs.lowerTier && !rs.partial && rs.touched == nil {
 		delete(r.ranks, rank) // it has shown nothing worth a place
 	}
 	r.tally.Verdicts = r.verdicts
@@ -212,6 +212,10 @@ func (r *Residency) ClearAll() []Change {
 	r.out.clear()
 	return r.out.take()
 }
+
+// Name replaces the names of adapters, for stores to come. What was stored
+// under another name stays there until the engine drops it.
+func (r *Residency) Name(adapters map[int64]string) { r.config.Adapters = adapters }
 
 // Holds reports whether a block of an adapter's partition is held.
 func (r *Residency) Holds(adapter string, h kv.Hash) bool {

@@ -71,6 +71,7 @@ type rankState struct {
 	order     []*blockGroup       // the same, oldest first
 	lowerTier bool                // it has sent an event of T2 or T3
 	partial   bool                // see SetPartial
+	touched   map[uint64]struct{} // engine hashes that changed since Watch; nil: not watched
 	assumed   int                 // holdings with assumed set
 }
 
@@ -184,14 +185,18 @@ func (r *Residency) blockAt(place *block) uint32 {
 // replica, and forgets what is held no more.
 func (r *Residency) setCopies(at uint32, to copies) {
 	h := r.holdings.at(at)
-	if r.groups[h.group].owner.partial {
+	owner := r.groups[h.group].owner
+	if owner.partial {
 		to.clamp()
+	}
+	if owner.touched != nil {
+		owner.touched[h.hash] = struct{}{}
 	}
 	before := h.copies
 	h.copies = to
 	if h.assumed && to[slot(kv.T2)] == 0 {
 		h.assumed = false
-		r.groups[h.group].owner.assumed--
+		owner.assumed--
 	}
 	if before.sum() > 1 {
 		r.stats.Multiple--

@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"context"
 	"fmt"
 
 	"inferencecache.io/inferencecache/internal/engine"
@@ -40,6 +41,17 @@ func newSource(e endpoint, config *Config, dialect engine.Dialect, s *Subscriber
 			return nil, fmt.Errorf("replay of rank %d: %w", e.Rank, err)
 		}
 		one.stream.history = &dealer{guarded: replay, frameLimit: config.MaxFrameBytes}
+	}
+	if e.Snapshot != "" {
+		guarded, err := guardedEndpoint(e.Snapshot)
+		if err != nil {
+			return nil, fmt.Errorf("snapshots of rank %d: %w", e.Rank, err)
+		}
+		one.stream.auditor = &auditor{
+			take:  func(ctx context.Context) *snapshot { return takeSnapshot(ctx, guarded, config.MaxFrameBytes) },
+			every: snapshotEvery,
+			taken: make(chan *snapshot, 1),
+		}
 	}
 	return one, nil
 }

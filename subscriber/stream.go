@@ -3,6 +3,7 @@ package subscriber
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"inferencecache.io/inferencecache/internal/engine"
@@ -51,6 +52,7 @@ type stream struct {
 	state   *machine
 	history replayer // nil: the engine offers no replay
 	account *account
+	auditor *auditor // nil: the engine takes no snapshots
 	meters  *sourceMeters
 	log     *slog.Logger
 
@@ -62,13 +64,24 @@ type stream struct {
 	heard      time.Time // last sign of life
 	refused    time.Time // when the engine last refused to replay; zero: it did not
 	logged     map[string]bool
+
+	background sync.WaitGroup // of a snapshot under way
 }
 
 // run works until the queue is closed and empty, or ctx ends.
 func (s *stream) run(ctx context.Context) {
+	defer s.background.Wait()
 	tick := time.NewTicker(idleCheck)
 	defer tick.Stop()
 	for ctx.Err() == nil {
+		select {
+		case now := <-tick.C:
+			s.audit(ctx, now)
+			if n, _ := s.queue.size(); n == 0 {
+				s.idle(ctx, now)
+			}
+		default:
+		}
 		b, ok, done := s.queue.pop()
 		if done {
 			return
@@ -81,6 +94,7 @@ func (s *stream) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-s.queue.ready:
 		case now := <-tick.C:
+			s.audit(ctx, now)
 			s.idle(ctx, now)
 		}
 	}
