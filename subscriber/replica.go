@@ -46,7 +46,7 @@ func (r *replica) clear(source int, partial bool, now time.Time) {
 func (r *replica) name(adapters map[int64]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.residency.Name(adapters)
+	r.residency.NameAdapters(adapters)
 }
 
 // watch makes a stream's residency remember what changes, or forget that.

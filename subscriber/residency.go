@@ -213,9 +213,9 @@ func (r *Residency) ClearAll() []Change {
 	return r.out.take()
 }
 
-// Name replaces the names of adapters, for stores to come. What was stored
+// NameAdapters replaces the names of adapters, for stores to come. What was stored
 // under another name stays there until the engine drops it.
-func (r *Residency) Name(adapters map[int64]string) { r.config.Adapters = adapters }
+func (r *Residency) NameAdapters(adapters map[int64]string) { r.config.Adapters = adapters }
 
 // Holds reports whether a block of an adapter's partition is held.
 func (r *Residency) Holds(adapter string, h kv.Hash) bool {
