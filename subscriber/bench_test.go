@@ -105,3 +105,47 @@ func BenchmarkStream(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkEvents is the worker alone, per event of one block: chains of stores
+// and then their removal, as vLLM sends them. The goal is 150,000 a second.
+func BenchmarkEvents(b *testing.B) {
+	const chain = 64
+	meters := testSourceMeters()
+	s := stream{
+		dialect: vllm.Dialect, limits: engine.DefaultLimits(), state: &machine{}, account: newAccount(), meters: meters, log: quiet,
+		replica: &replica{meters: meters.meters, residency: NewResidency(ResidencyConfig{})},
+		at:      newPosition(), logged: map[string]bool{},
+	}
+	var payloads [][]byte
+	for n := range 128 {
+		stores := pack{}.array(2).uint(uint64(time.Now().Unix())).array(chain)
+		removes := pack{}.array(2).uint(uint64(time.Now().Unix())).array(chain)
+		for i := range chain {
+			hash := uint64(n*chain + i + 1)
+			stores = stores.array(7).text("BlockStored").hashes([]uint64{hash})
+			if i == 0 {
+				stores = stores.none()
+			} else {
+				stores = stores.uint(hash - 1)
+			}
+			stores = stores.array(16)
+			for range 16 {
+				stores = stores.uint(hash)
+			}
+			stores = stores.uint(16).none().text("GPU")
+			removes = removes.array(3).text("BlockRemoved").hashes([]uint64{uint64(n*chain + chain - i)}).text("GPU")
+		}
+		payloads = append(payloads, stores, removes)
+	}
+	b.ReportAllocs()
+	events, sequence := 0, uint64(0)
+	for b.Loop() {
+		s.take(b.Context(), batch{sequence: sequence, payload: payloads[sequence%uint64(len(payloads))], arrived: time.Now()})
+		sequence++
+		events += chain
+	}
+	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+	if held := s.replica.residency.Len(); held > chain {
+		b.Errorf("%d blocks held", held)
+	}
+}

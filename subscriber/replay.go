@@ -44,9 +44,7 @@ func (d *dealer) replay(ctx context.Context, start uint64, yield func(uint64, []
 		return false, fmt.Errorf("connect: %w", orCause(ctx, err))
 	}
 	defer s.close()
-	// The engine wants the empty frame that a REQ socket would add.
-	request := zmq4.NewMsgFrom([]byte{}, binary.BigEndian.AppendUint64(nil, start))
-	if err := s.Send(request); err != nil {
+	if err := s.Send(replayRequest(start)); err != nil {
 		return false, fmt.Errorf("ask: %w", orCause(ctx, err))
 	}
 	for {
@@ -65,6 +63,12 @@ func (d *dealer) replay(ctx context.Context, start uint64, yield func(uint64, []
 			return false, nil
 		}
 	}
+}
+
+// replayRequest asks for all from start on. The engine wants the empty frame
+// that a REQ socket would add.
+func replayRequest(start uint64) zmq4.Msg {
+	return zmq4.NewMsgFrom([]byte{}, binary.BigEndian.AppendUint64(nil, start))
 }
 
 func orCause(ctx context.Context, err error) error {
