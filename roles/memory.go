@@ -12,10 +12,17 @@ import (
 // fallbackMemory is the index's budget where no limit can be read, in bytes.
 const fallbackMemory = 512 << 20
 
-// indexMemory is half of what the process may use: the limit of its container,
-// or the machine's memory.
+// indexMemory is half of what the process may use.
 func indexMemory() int64 {
-	limit := int64(0)
+	if limit := memoryLimit(); limit > 0 {
+		return limit / 2
+	}
+	return fallbackMemory
+}
+
+// memoryLimit is what the process may use, in bytes: the limit of its
+// container, or the machine's memory; 0 if neither can be read.
+func memoryLimit() (limit int64) {
 	for _, read := range []func() int64{
 		func() int64 { return readNumber("/sys/fs/cgroup/memory.max") },
 		func() int64 { return readNumber("/sys/fs/cgroup/memory/memory.limit_in_bytes") },
@@ -26,10 +33,7 @@ func indexMemory() int64 {
 			limit = n
 		}
 	}
-	if limit == 0 {
-		return fallbackMemory
-	}
-	return limit / 2
+	return limit
 }
 
 // restMemory is for all but the index and the cache of tokenized prompts.
@@ -42,6 +46,26 @@ func limitMemory(index, tokens int64) {
 	if os.Getenv("GOMEMLIMIT") == "" && index < 1<<60 {
 		debug.SetMemoryLimit(index + tokens + restMemory)
 	}
+}
+
+const (
+	// blockMemory is what a subscriber keeps of one block, in bytes.
+	blockMemory = 150
+	// subscriberMemory is for all but blocks and queued events.
+	subscriberMemory = 24 << 20
+)
+
+// limitSubscriber does the same for a subscriber: with the defaults it stays
+// below 128 MiB, and below nine tenths of its container's limit if that is less.
+func limitSubscriber(maxBlocks, queueBytes int) {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	limit := int64(maxBlocks)*blockMemory + int64(queueBytes)/2 + subscriberMemory
+	if most := memoryLimit() / 10 * 9; most > 0 && most < limit {
+		limit = most
+	}
+	debug.SetMemoryLimit(limit)
 }
 
 func readNumber(file string) int64 {

@@ -99,7 +99,9 @@ func newRun() *cobra.Command {
 			return usage(err)
 		}
 		p := &process{settings: s, log: log, out: cmd.OutOrStdout(), set: metrics.NewSet()}
-		if s.role != roleSubscriber {
+		if s.role == roleSubscriber {
+			limitSubscriber(s.subscriber.MaxBlocks, s.subscriber.QueueBytes)
+		} else {
 			limitMemory(s.server.MemoryBytes, int64(s.server.TokenCacheBytes))
 		}
 		switch s.role {
