@@ -11,13 +11,13 @@ import (
 
 const (
 	sentinelEvery = 5 * time.Second
-	// lookupEvery is how often a prompt of the engine's own is looked up at
-	// each server; lookupAfter how old its blocks must be.
-	lookupEvery = time.Minute
-	lookupAfter = 5 * time.Second
-	// lookupMaxAge is how old a prompt may be: it has to be held all the time.
-	lookupMaxAge  = 10 * time.Minute
-	lookupTimeout = 2 * time.Second
+	// checkEvery is how often a prompt of the engine's own is looked up at
+	// each server; checkAfter how old its blocks must be.
+	checkEvery = time.Minute
+	checkAfter = 5 * time.Second
+	// checkMaxAge is how old a prompt may be: it has to be held all the time.
+	checkMaxAge  = 10 * time.Minute
+	checkTimeout = 2 * time.Second
 	// widenAfter is how long a topic may bring nothing before all are taken, to
 	// see whether there are others.
 	widenAfter = 10 * time.Second
@@ -54,7 +54,7 @@ func (s *sentinel) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			if now.Sub(s.looked) >= lookupEvery {
+			if now.Sub(s.looked) >= checkEvery {
 				s.lookUp(ctx, now)
 			}
 			s.conditions.set(diagnose(s.gather(now, &base)))
@@ -140,7 +140,7 @@ func (s *sentinel) prompt(now time.Time) (best ownPrompt, ok bool) {
 	for _, one := range s.sources() {
 		p := one.stream.account.read().prompt
 		age := now.Sub(p.at)
-		if len(p.tokens) == 0 || age < lookupAfter || age > lookupMaxAge || !s.replica.holds(p.adapter, p.first()) {
+		if len(p.tokens) == 0 || age < checkAfter || age > checkMaxAge || !s.replica.holds(p.adapter, p.first()) {
 			continue
 		}
 		if !ok || p.at.After(best.at) {
@@ -152,7 +152,7 @@ func (s *sentinel) prompt(now time.Time) (best ownPrompt, ok bool) {
 
 // ask returns how many tokens of the prompt a server finds at this replica.
 func (s *sentinel) ask(ctx context.Context, server lookedUp, p *ownPrompt) (matched int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	answer, err := server.lookup(ctx, &pb.LookupRouteRequest{
 		ModelId: s.config.ModelID, TenantId: s.config.TenantID, HashScheme: s.config.HashScheme,

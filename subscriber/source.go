@@ -3,6 +3,7 @@ package subscriber
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"inferencecache.io/inferencecache/internal/engine"
 )
@@ -54,4 +55,14 @@ func newSource(e endpoint, config *Config, dialect engine.Dialect, s *Subscriber
 		}
 	}
 	return one, nil
+}
+
+// run follows the source until ctx ends, and works off what has been received
+// until late ends.
+func (s *source) run(ctx, late context.Context) {
+	var work sync.WaitGroup
+	work.Go(func() { s.stream.run(late) })
+	s.receiver.run(ctx)
+	s.queue.close()
+	work.Wait()
 }

@@ -84,6 +84,13 @@ func (m *machine) unbroken(connection uint64) bool {
 	return m.connected && m.connection == connection
 }
 
+// up says whether there is a connection.
+func (m *machine) up() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.connected
+}
+
 // since is when the first connection began; zero: there was none.
 func (m *machine) since() time.Time {
 	m.mu.Lock()
