@@ -47,7 +47,8 @@
 // and give it a new one; spans of the old one are absent at once and taken out
 // by the sweep, and its number is used again only behind a full pass. A clear
 // that is older than what the replica reported since sets a mark instead:
-// spans stamped up to it are absent.
+// spans stamped up to it are absent. Vouch works the same way round: the ordinal
+// remembers when all of its spans were last said to hold, and they age from then.
 //
 // # Locks
 //
@@ -70,7 +71,8 @@
 // # Limits
 //
 // Stamps are kept to the millisecond. A TTL over 20 days is read as 20 days,
-// and Sweep has to get round once in four days. A store that carries the stamp
+// and Sweep has to get round once in four days; what is vouched for for longer
+// than 20 days is stamped anew, 10 days back. A store that carries the stamp
 // of a late clear is kept with the next millisecond. Beyond some 100 million
 // keys a partition's tags begin to collide: searches look at a segment more
 // then, and stay right. All slabs together hold up to 64 GiB.

@@ -93,7 +93,7 @@ type Run struct {
 	Replica string
 	Blocks  int       // length of the run, at least 1
 	Tier    kv.Tier   // coldest tier in the run
-	Seen    time.Time // oldest stamp in the run
+	Seen    time.Time // oldest stamp in the run, or when the replica last vouched for it
 	Tokens  int32     // cumulative tokens stored with the last block of the run
 }
 

@@ -18,12 +18,13 @@ type Scratch struct {
 
 // alive is a replica with a run, that may have ended.
 type alive struct {
-	id     string
-	hides  tick // stamps up to it are absent
-	blocks int
-	seen   tick
-	tokens int32
-	tier   kv.Tier
+	id      string
+	hides   tick // stamps up to it are absent
+	vouched tick
+	blocks  int
+	seen    tick
+	tokens  int32
+	tier    kv.Tier
 }
 
 type mark struct {
@@ -55,7 +56,7 @@ func (x *Index) Lookup(s *Scratch, now time.Time, p kv.Partition, keys []kv.Hash
 	}
 	for i := range s.alive {
 		a := &s.alive[i]
-		s.runs = append(s.runs, Run{Replica: a.id, Blocks: a.blocks, Tier: a.tier, Seen: time.UnixMilli(a.seen), Tokens: a.tokens})
+		s.runs = append(s.runs, Run{Replica: a.id, Blocks: a.blocks, Tier: a.tier, Seen: time.UnixMilli(max(a.seen, a.vouched)), Tokens: a.tokens})
 	}
 	return s.runs
 }
@@ -137,7 +138,7 @@ func (s *Scratch) start(sc *scope, l spans, off int, now, expired tick) {
 			continue
 		}
 		s.marks[ordOf(sp.who)] = mark{turn: s.turn, index: int32(len(s.alive))}
-		s.alive = append(s.alive, alive{id: o.id, hides: o.hides(expired), seen: math.MaxInt64})
+		s.alive = append(s.alive, alive{id: o.id, hides: o.hides(expired), vouched: o.vouched.Load(), seen: math.MaxInt64})
 	}
 }
 

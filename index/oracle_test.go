@@ -16,7 +16,9 @@ type oracle struct {
 	limits  map[string]Limits
 	entries map[oracleKey]map[string]held
 	clears  map[oracleReplica]tick
-	exists  func(kv.Scope) bool // clears of a scope nobody reported to are not remembered
+	vouches map[oracleReplica]tick
+	exists  func(kv.Scope) bool         // clears of a scope nobody reported to are not remembered
+	known   func(kv.Scope, string) bool // vouches of a replica that reported nothing are not either
 }
 
 type oracleKey struct {
@@ -51,6 +53,22 @@ func (o *oracle) expired(now tick, tenant string) tick {
 	return now - o.limitsOf(tenant).TTL.Milliseconds()
 }
 
+// expiredOf is what expired is for the holders of one replica.
+func (o *oracle) expiredOf(now tick, s kv.Scope, replica string) tick {
+	expired := o.expired(now, s.Tenant)
+	if v, ok := o.vouches[oracleReplica{s, replica}]; ok && v > expired {
+		return math.MinInt64
+	}
+	return expired
+}
+
+func (o *oracle) vouch(s kv.Scope, replica string, at tick) {
+	r := oracleReplica{s, replica}
+	if last, ok := o.vouches[r]; o.known(s, replica) && (!ok || at > last) {
+		o.vouches[r] = at
+	}
+}
+
 func (o *oracle) apply(now tick, b *Batch) (out Applied) {
 	at := min(ticks(b.Seen), now)
 	l, expired := o.limitsOf(b.Scope.Tenant), o.expired(now, b.Scope.Tenant)
@@ -74,6 +92,7 @@ func (o *oracle) apply(now tick, b *Batch) (out Applied) {
 				continue
 			}
 			made = true
+			alive := o.expiredOf(now, b.Scope, b.Replica)
 			sum := int64(op.Tokens)
 			for i, k := range op.Keys {
 				if op.Counts != nil {
@@ -85,10 +104,10 @@ func (o *oracle) apply(now tick, b *Batch) (out Applied) {
 				key := oracleKey{p, k}
 				old, ok := o.entries[key][b.Replica]
 				switch {
-				case ok && old.seen > expired && old.seen > at:
+				case ok && old.seen > alive && old.seen > at:
 					out.Stale++
 					continue
-				case ok && old.seen > expired:
+				case ok && old.seen > alive:
 					e.use = old.use
 					out.Refreshed++
 				default:
@@ -101,7 +120,7 @@ func (o *oracle) apply(now tick, b *Batch) (out Applied) {
 			}
 		case Remove:
 			for _, k := range op.Keys {
-				o.remove(oracleKey{p, k}, b.Replica, at, expired, &out)
+				o.remove(oracleKey{p, k}, b.Replica, at, o.expiredOf(now, b.Scope, b.Replica), &out)
 			}
 		case Clear:
 			o.clear(func(s kv.Scope) bool { return s == b.Scope }, b.Replica, at)
@@ -148,7 +167,7 @@ func (o *oracle) drop(key oracleKey, replica string) {
 func (o *oracle) removeAll(now tick, tenant, model, replica, adapter string, key kv.Hash, at tick) (out Applied) {
 	for k := range o.entries {
 		if k.Tenant == tenant && k.Model == model && k.key == key && (adapter == "" || k.Adapter == adapter) {
-			o.remove(k, replica, min(at, now), o.expired(now, tenant), &out)
+			o.remove(k, replica, min(at, now), o.expiredOf(now, k.Scope, replica), &out)
 		}
 	}
 	out.Unknown = 0
@@ -164,17 +183,21 @@ func (o *oracle) clear(in func(kv.Scope) bool, replica string, at tick) {
 			o.drop(key, replica)
 		}
 	}
+	for r, last := range o.vouches {
+		if r.replica == replica && in(r.Scope) && last <= at {
+			delete(o.vouches, r)
+		}
+	}
 }
 
 func (o *oracle) lookup(now tick, p kv.Partition, keys []kv.Hash) []Run {
 	var runs []Run
-	expired := o.expired(now, p.Tenant)
 	if len(keys) == 0 {
 		return nil
 	}
 	for replica := range o.entries[oracleKey{p, keys[0]}] {
 		r := Run{Replica: replica}
-		oldest := tick(math.MaxInt64)
+		oldest, expired := tick(math.MaxInt64), o.expiredOf(now, p.Scope, replica)
 		for _, k := range keys {
 			e, ok := o.entries[oracleKey{p, k}][replica]
 			if !ok || e.seen <= expired {
@@ -185,7 +208,7 @@ func (o *oracle) lookup(now tick, p kv.Partition, keys []kv.Hash) []Run {
 			r.Tokens = e.tokens
 			oldest = min(oldest, e.seen)
 		}
-		r.Seen = time.UnixMilli(oldest)
+		r.Seen = time.UnixMilli(max(oldest, o.vouches[oracleReplica{p.Scope, replica}]))
 		if r.Blocks > 0 {
 			runs = append(runs, r)
 		}
@@ -209,7 +232,7 @@ func (o *oracle) credit(p kv.Partition, replica string, keys []kv.Hash) {
 func (o *oracle) sweep(now tick) (n int) {
 	for key, holders := range o.entries {
 		for replica, e := range holders {
-			if e.seen <= o.expired(now, key.Tenant) {
+			if e.seen <= o.expiredOf(now, key.Scope, replica) {
 				o.drop(key, replica)
 				n++
 			}
@@ -247,8 +270,8 @@ func (o *oracle) enforce(now tick, tenant string, out *Applied) {
 				continue
 			}
 			v := victim{key: key, held: held{seen: math.MinInt64}}
-			for _, e := range holders {
-				v.live = v.live || e.seen > o.expired(now, tenant)
+			for replica, e := range holders {
+				v.live = v.live || e.seen > o.expiredOf(now, key.Scope, replica)
 				v.seen = max(v.seen, e.seen)
 				v.tokens = max(v.tokens, e.tokens)
 				if l.LFU {
@@ -273,7 +296,7 @@ func (o *oracle) enforce(now tick, tenant string, out *Applied) {
 				if !o.limitsOf(key.Tenant).LFU {
 					e.use = 0
 				}
-				all = append(all, victim{key, replica, e.seen > o.expired(now, key.Tenant), e})
+				all = append(all, victim{key, replica, e.seen > o.expiredOf(now, key.Scope, replica), e})
 			}
 		}
 		slices.SortFunc(all, o.before)

@@ -70,6 +70,16 @@ func (x *Index) lastTick() tick {
 	return last
 }
 
+// knows says whether the index has an ordinal for a replica.
+func (x *Index) knows(name kv.Scope, replica string) bool {
+	s := x.scope(name)
+	if s == nil {
+		return false
+	}
+	_, ok := s.byID[replica]
+	return ok
+}
+
 // near lets stamps differ by the ticks that stores after late clears are lifted.
 var near = gocmp.Options{
 	gocmp.AllowUnexported(held{}, oracleKey{}),
@@ -98,7 +108,9 @@ func newPair(t testing.TB, r *rand.Rand, c Config, limits map[string]Limits) *pa
 		config: c, limits: limits,
 		entries: map[oracleKey]map[string]held{},
 		clears:  map[oracleReplica]tick{},
+		vouches: map[oracleReplica]tick{},
 		exists:  func(s kv.Scope) bool { return p.x.scope(s) != nil },
+		known:   func(s kv.Scope, replica string) bool { return p.x.knows(s, replica) },
 	}
 	return p
 }
@@ -164,7 +176,7 @@ func (p *pair) adopt(got *Applied, r Reason) {
 			if _, ok := dump[key][replica]; ok {
 				continue
 			}
-			if r == Expired && e.seen > p.o.expired(p.now, key.Tenant) {
+			if r == Expired && e.seen > p.o.expiredOf(p.now, key.Scope, replica) {
 				p.fatal("a live entry was swept: %v %v", key, e)
 			}
 			lost++
@@ -312,6 +324,14 @@ func (p *pair) counts() {
 	}
 }
 
+func (p *pair) vouch(s kv.Scope, replica string, at tick) {
+	p.t.Helper()
+	p.logf("vouch %v %s at %d (now %d)", s, replica, at, p.now)
+	p.o.vouch(s, replica, min(at, p.now))
+	p.x.Vouch(p.time(), s, replica, time.UnixMilli(at))
+	p.check()
+}
+
 func (p *pair) lookup(part kv.Partition, keys []kv.Hash) {
 	p.t.Helper()
 	sorted := func(runs []Run) []Run {
@@ -414,7 +434,9 @@ func (p *pair) step(f *flavour) {
 			slots = r.IntN(40)
 		}
 		p.sweep(slots)
-	case 6, 7:
+	case 6:
+		p.vouch(scope, replica, at)
+	case 7:
 		p.logf("credit %v %s %v", part, replica, chain)
 		p.o.credit(part, replica, chain)
 		p.x.Credit(part, replica, chain)

@@ -22,6 +22,7 @@ type ordinal struct {
 	newest  atomic.Int64  // latest stamp stored
 	tail    atomic.Uint64 // key stored last
 	lifted  atomic.Bool   // a store at the mark was stamped one tick later
+	vouched atomic.Int64  // when all holders were last said to hold still; noTick: never
 	dead    bool          // no holder counts any more
 	died    uint64        // sweep pass under way at death
 	mark    tick          // holders up to this stamp are absent; noTick: none
@@ -124,6 +125,7 @@ func (s *scope) replicaLocked(id string) bool {
 		o.cleared = at
 	}
 	o.newest.Store(noTick)
+	o.vouched.Store(noTick)
 	s.ords[ord] = o
 	s.byID[id] = uint16(ord)
 	return true
@@ -144,8 +146,8 @@ func (s *scope) dieLocked(id string) {
 }
 
 // clearLocked forgets what the replica reported up to at. If it reported
-// something later, the rest has to stay: then a mark hides the holders up to
-// at, and the sweep counts them out.
+// something later, or vouched for what it holds, the rest has to stay: then a
+// mark hides the holders up to at, and the sweep counts them out.
 func (s *scope) clearLocked(id string, at tick) {
 	if last, known := s.cleared[id]; known && at > last || !known && len(s.cleared) < maxCleared {
 		s.cleared[id] = at
@@ -155,7 +157,7 @@ func (s *scope) clearLocked(id string, at tick) {
 		return
 	}
 	o := s.ords[ord]
-	if at >= o.newest.Load() {
+	if at >= max(o.newest.Load(), o.vouched.Load()) {
 		s.dieLocked(id)
 		return
 	}
@@ -178,9 +180,6 @@ func (o *ordinal) stamp(at tick) tick {
 	}
 	return at
 }
-
-// hides says how far back holders of the ordinal are absent at the latest.
-func (o *ordinal) hides(expired tick) tick { return max(o.mark, expired) }
 
 // absent says whether a holder with this stamp is to be read as none.
 func (o *ordinal) absent(now, expired tick, seen uint32) bool {

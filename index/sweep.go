@@ -67,24 +67,26 @@ func (sw *sweeper) sweep(x *Index, p *partition, now tick, place uint64, n int, 
 	return next, seen
 }
 
-// reclaim takes the absent spans of a segment away.
+// reclaim takes the absent spans of a segment away, and renews old stamps.
 func (w *writer) reclaim(r ref, out *Applied) {
 	s := w.p.scope
 	expired := s.tenant.limits.Load().expired(w.now)
 	g := w.x.heap.segment(r)
 	l := w.x.heap.spans(g)
 	w.list = w.list[:0]
-	evicted, keys := 0, w.keys
+	evicted, keys, renewed := 0, w.keys, false
 	for i := range l.len() {
 		sp := l.at(i)
 		switch o := s.ords[ordOf(sp.who)]; {
 		case !o.absent(w.now, expired, seenOf(sp.who)):
-			w.list = w.list.add(sp)
+			fresh := sp.renew(w.now)
+			renewed = renewed || fresh != sp
+			w.list = w.list.add(fresh)
 		case w.lose(sp, sp.len()):
 			evicted += sp.len()
 		}
 	}
-	if len(w.list) == len(l) {
+	if len(w.list) == len(l) && !renewed {
 		return
 	}
 	w.commit(r, g.n())
@@ -141,7 +143,7 @@ func (s *scope) tidy(expired tick) {
 	}
 	for id, ord := range s.byID {
 		o := s.ords[ord]
-		if o.entries.Load() == 0 && max(o.newest.Load(), o.cleared) <= expired {
+		if o.entries.Load() == 0 && max(o.newest.Load(), o.cleared, o.vouched.Load()) <= expired {
 			s.dieLocked(id)
 		}
 	}

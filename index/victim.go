@@ -144,7 +144,7 @@ func keyCandidate(now tick, l *Limits, p *partition, spans spans, from, to int) 
 			continue
 		}
 		c.rank = max(c.rank, rankExpired)
-		if seen > expired {
+		if seen > o.hides(expired) {
 			c.rank = rankLive
 		}
 		c.seen = max(c.seen, seen)
@@ -173,7 +173,7 @@ func (f *first) offerHolders(now tick, p *partition, r ref, whole bool) {
 		switch {
 		case c.seen <= o.mark:
 			c.rank = rankAbsent
-		case c.seen <= expired:
+		case c.seen <= o.hides(expired):
 			c.rank = rankExpired
 		}
 		if l.LFU {

@@ -117,6 +117,8 @@ func parseEngine(spec string, base subscriber.Config) (subscriber.Config, error)
 		switch key {
 		case "metrics":
 			base.EngineMetricsURL = value
+		case "replay":
+			base.ReplayEndpoint = value
 		case "url":
 			base.EngineURL = value
 		case "scheme":
@@ -126,7 +128,7 @@ func parseEngine(spec string, base subscriber.Config) (subscriber.Config, error)
 		case "tenant":
 			base.TenantID = value
 		default:
-			return base, fmt.Errorf("%q is none of metrics, url, scheme, model and tenant", key)
+			return base, fmt.Errorf("%q is none of metrics, replay, url, scheme, model and tenant", key)
 		}
 	}
 	return base, nil
@@ -157,7 +159,7 @@ func (p *process) startSims(base subscriber.Config) ([]attached, error) {
 		p.add(life.Doors, name, engine.Run) // below the subscribers: stops after them
 		config := base
 		config.ReplicaID, config.HashScheme = name, vllm.Dialect.HashScheme
-		config.EngineEndpoint, config.EngineURL = engine.EventsEndpoint(), engine.URL()
+		config.EngineEndpoint, config.ReplayEndpoint, config.EngineURL = engine.EventsEndpoint(), engine.ReplayEndpoint(), engine.URL()
 		config.EngineMetricsURL = engine.URL() + "/metrics"
 		all = append(all, attached{config, engine.URL()})
 	}

@@ -33,6 +33,8 @@ type process struct {
 	bound    string         // address of the first data listener
 	control  string         // address of the control listener
 	services []life.Service
+
+	subscribers []*subscriber.Subscriber
 }
 
 func (p *process) add(stage life.Stage, name string, run func(context.Context) error) {
@@ -156,6 +158,10 @@ func (p *process) addSubscriber(config subscriber.Config, client func(string) co
 	s, err := subscriber.New(config, subscriber.Deps{HTTP: client, Logger: p.log, Metrics: p.set, Version: "inferencecache/" + Version})
 	if err != nil {
 		return err
+	}
+	p.subscribers = append(p.subscribers, s)
+	if len(p.subscribers) == 1 {
+		p.mux.Handle("GET /debug/state", subscriber.DebugPage(func() []*subscriber.Subscriber { return p.subscribers }))
 	}
 	p.add(life.Hands, "subscriber "+config.ReplicaID, s.Run)
 	return nil

@@ -71,7 +71,7 @@ func bindRun(fs *pflag.FlagSet) *settings {
 	s.subscriber.Flags(fs)
 	fs.IntVar(&s.sims, "sim", 3, "with --role=all and no --engine: simulated engines to run (0: none)")
 	fs.StringVar(&s.simListen, "sim-listen", "127.0.0.1:8101", "HTTP address of the first simulated engine; the others take the ports after it")
-	fs.StringArrayVar(&s.engines, "engine", nil, "with --role=all: engine to attach, name=tcp://host:port[,metrics=URL][,url=URL][,scheme=vllm][,model=NAME][,tenant=NAME], may be repeated")
+	fs.StringArrayVar(&s.engines, "engine", nil, "with --role=all: engine to attach, name=tcp://host:port[,replay=tcp://host:port][,metrics=URL][,url=URL][,scheme=vllm][,model=NAME][,tenant=NAME], may be repeated")
 	return s
 }
 

@@ -28,7 +28,7 @@ type Config struct {
 	DiscoverRanks    bool     // ask the engine where its ranks publish, and follow its answer
 	Ranks            string   // data-parallel ranks, "0-3,8"; each adds its number to the ports
 	Topic            string   // prefix of the topics to take; empty: all
-	Servers          []string // http://host:port, https://host:port or host:port
+	Servers          []string // http://host:port, https://host:port, host:port; dns://name:port, dns+https://name:port
 	ReplicaID        string   // the replica's name in the index; the pod's name
 	ModelID          string
 	TenantID         string        // the pod's namespace
@@ -51,6 +51,8 @@ type Config struct {
 	OutboxBytes      int    // changes that wait for one server
 	MaxBlocks        int    // blocks held
 	MaxOrphans       int    // blocks that wait for their parent
+
+	HeartbeatInterval time.Duration // longest silence towards a server
 }
 
 // DefaultConfig is the configuration of the flags' defaults.
@@ -72,6 +74,8 @@ func DefaultConfig() Config {
 		OutboxBytes:      8 << 20,
 		MaxBlocks:        DefaultMaxBlocks,
 		MaxOrphans:       DefaultMaxOrphans,
+
+		HeartbeatInterval: 10 * time.Second,
 	}
 }
 
@@ -84,7 +88,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.DiscoverRanks, "discover-ranks", d.DiscoverRanks, "ask the engine's HTTP API where its data-parallel ranks publish, and follow those instead of --ranks")
 	fs.StringVar(&c.Ranks, "ranks", d.Ranks, "data-parallel ranks to follow, as in 0-3,8; each adds its number to the ports")
 	fs.StringVar(&c.Topic, "topic", d.Topic, "take only topics that start with this (empty: all)")
-	fs.StringSliceVar(&c.Servers, "server", d.Servers, "server to report to (http://host:port or host:port); may be repeated")
+	fs.StringSliceVar(&c.Servers, "server", d.Servers, "server to report to (http://host:port or host:port; dns://name:port or dns+https://name:port for every address of a name); may be repeated")
 	fs.StringVar(&c.ReplicaID, "replica-id", d.ReplicaID, "name of the replica (required)")
 	fs.StringVar(&c.ModelID, "model-id", d.ModelID, "model that the engine serves (required)")
 	fs.StringVar(&c.TenantID, "tenant-id", d.TenantID, "tenant of the replica, its namespace (required)")
@@ -93,6 +97,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EngineURL, "engine-url", d.EngineURL, "base URL of the engine's HTTP API (empty: that of --engine-metrics-url)")
 	fs.IntVar(&c.BlockSize, "block-size", d.BlockSize, "tokens a block that the server indexes (0: any)")
 	fs.DurationVar(&c.Window, "window", d.Window, "how long changes are collected before they are sent")
+	fs.DurationVar(&c.HeartbeatInterval, "heartbeat-interval", d.HeartbeatInterval, "longest silence towards a server, which takes several times that for death")
 	fs.StringVar(&c.EngineMetricsURL, "engine-metrics-url", d.EngineMetricsURL, "metrics page of the engine; TensorRT-LLM's is /prometheus/metrics (empty: report no load)")
 	fs.DurationVar(&c.StatsInterval, "stats-interval", d.StatsInterval, "time between two reports of the load")
 	fs.Int64Var(&c.EngineCacheBytes, "engine-cache-size-bytes", d.EngineCacheBytes, "size of the engine's KV cache (0: not reported)")
@@ -141,10 +146,10 @@ func (c *Config) Validate() error {
 	note(err)
 	check(len(c.Servers) > 0, "--server is required")
 	for i, server := range c.Servers {
-		base, err := serverURL(server)
+		base, _, err := parseServer(server)
 		note(wrap("--server", err))
 		check(err != nil || !slices.ContainsFunc(c.Servers[:i], func(other string) bool {
-			earlier, err := serverURL(other)
+			earlier, _, err := parseServer(other)
 			return err == nil && earlier == base
 		}), "--server %s is given twice", server)
 	}
@@ -161,6 +166,7 @@ func (c *Config) Validate() error {
 	check(slices.Contains([]string{usageAuto, usageKV, usageGPU, usageCPU}, c.CacheTier),
 		"--cache-tier must be auto, kv, gpu or cpu, got %q", c.CacheTier)
 	check(c.Window > 0, "--window must be positive, got %s", c.Window)
+	check(c.HeartbeatInterval > 0, "--heartbeat-interval must be positive, got %s", c.HeartbeatInterval)
 	check(c.StatsInterval > 0, "--stats-interval must be positive, got %s", c.StatsInterval)
 	check(c.BlockSize >= 0, "--block-size must not be negative, got %d", c.BlockSize)
 	check(c.EngineCacheBytes >= 0, "--engine-cache-size-bytes must not be negative, got %d", c.EngineCacheBytes)

@@ -5,9 +5,12 @@
 // else calls it. It answers no question and keeps no index: what it knows is
 // what one engine said.
 //
-//	engine PUB -> receiver -> queue -> stream -> outbox (one per server) -> ReportCacheState
+//	engine PUB -> receiver -> queue -> stream -> outbox (one per server) -> SyncCacheState
 //	              (socket)   (drops)   (residency)  (order, retry)
 //	engine /metrics -> statsLoop -> ReportCacheState
+//
+// The servers are named one by one, or are all that a name stands for at
+// present. Each hears something at least every heartbeat, and a goodbye.
 //
 // Each arrow is a hand-over that never makes the one before it wait: the
 // queue drops its oldest batch with a mark, an outbox that falls behind drops

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"sync"
@@ -36,12 +37,16 @@ type fakeServer struct {
 	ignored  int               // updates that came again
 	updates  []*pb.CacheStateUpdate
 	stats    []*pb.CacheStateUpdate
-	faults   []string      // broken promises of the sender
-	failing  error         // answer without applying
-	deaf     bool          // apply and answer with an error
-	refusing bool          // answer without accepting
-	gate     chan struct{} // not nil: hold each call until it is closed
-	entered  int           // calls that arrived
+	lost     map[uint64]bool // by source epoch: everything must come again
+	told     heldBlocks      // what was held when the last goodbye came; nil: none did
+	syncs    int             // SyncCacheState streams that began
+	faults   []string        // broken promises of the sender
+	failing  error           // answer without applying
+	deaf     bool            // apply and answer with an error
+	refusing bool            // answer without accepting
+	old      bool            // know no SyncCacheState
+	gate     chan struct{}   // not nil: hold each call until it is closed
+	entered  int             // calls that arrived
 }
 
 func newFakeServer() *fakeServer {
@@ -54,7 +59,18 @@ func newFakeServer() *fakeServer {
 func (s *fakeServer) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.life, s.held, s.applied = rand.Uint64()|1, heldBlocks{}, map[uint64]uint64{}
+	s.life, s.held, s.applied, s.lost = rand.Uint64()|1, heldBlocks{}, map[uint64]uint64{}, map[uint64]bool{}
+}
+
+// forget makes it lose what it knows, as a server does of a replica that it
+// takes for dead.
+func (s *fakeServer) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.held)
+	for source := range s.applied {
+		s.lost[source] = true
+	}
 }
 
 // set changes the server's behaviour.
@@ -93,6 +109,13 @@ func (s *fakeServer) report(ctx context.Context, updates []*pb.CacheStateUpdate)
 	return s.ackLocked(updates[len(updates)-1].SourceEpoch)
 }
 
+// tell and close make the fake a whole reporter.
+func (s *fakeServer) tell(ctx context.Context, update *pb.CacheStateUpdate) (*pb.Ack, error) {
+	return s.report(ctx, []*pb.CacheStateUpdate{update})
+}
+
+func (s *fakeServer) close() {}
+
 func (s *fakeServer) enter(ctx context.Context) error {
 	s.mu.Lock()
 	s.entered++
@@ -112,7 +135,37 @@ func (s *fakeServer) ackLocked(source uint64) (*pb.Ack, error) {
 	if s.deaf {
 		return nil, errDown
 	}
-	return &pb.Ack{Accepted: !s.refusing, ServerEpoch: s.life, Sequence: s.applied[source]}, nil
+	return &pb.Ack{Accepted: !s.refusing, ServerEpoch: s.life, Sequence: s.applied[source], Resync: s.lost[source]}, nil
+}
+
+// SyncCacheState acknowledges each update over RPC.
+func (s *fakeServer) SyncCacheState(ctx context.Context, stream *connect.BidiStream[pb.CacheStateUpdate, pb.Ack]) error {
+	if s.beginSync() {
+		return s.UnimplementedInferenceCacheHandler.SyncCacheState(ctx, stream)
+	}
+	for {
+		update, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		ack, err := s.report(ctx, []*pb.CacheStateUpdate{update})
+		if err != nil {
+			return connect.NewError(connect.CodeUnavailable, err)
+		}
+		if err := stream.Send(ack); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *fakeServer) beginSync() (old bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.syncs++
+	return s.old
 }
 
 // ReportCacheState is the same over RPC.
@@ -143,8 +196,8 @@ func (s *fakeServer) applyLocked(update *pb.CacheStateUpdate) {
 		}
 		return
 	}
-	if update.SourceEpoch == 0 || update.Sequence == 0 || len(update.Operations) == 0 {
-		s.faultLocked("update without source, sequence or operations")
+	if update.SourceEpoch == 0 || update.Sequence == 0 || len(update.Operations) == 0 && update.HeartbeatMs == 0 {
+		s.faultLocked("update without source, sequence, operations or promise")
 		return
 	}
 	last, known := s.applied[update.SourceEpoch]
@@ -152,13 +205,19 @@ func (s *fakeServer) applyLocked(update *pb.CacheStateUpdate) {
 		s.ignored++
 		return
 	}
-	if known && update.Sequence != last+1 && update.Operations[0].Kind != pb.CacheOperation_CLEAR {
+	clears := len(update.Operations) > 0 && update.Operations[0].Kind == pb.CacheOperation_CLEAR
+	if known && update.Sequence != last+1 && !clears {
 		s.faultLocked(fmt.Sprintf("hole between %d and %d", last, update.Sequence))
 	}
+	s.lost[update.SourceEpoch] = !clears && (s.lost[update.SourceEpoch] || !known && update.Sequence != 1)
 	s.applied[update.SourceEpoch] = update.Sequence
 	s.updates = append(s.updates, update)
 	for _, op := range update.Operations {
 		s.operateLocked(op)
+	}
+	if update.Goodbye {
+		s.told = maps.Clone(s.held)
+		clear(s.held)
 	}
 }
 

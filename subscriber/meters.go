@@ -49,6 +49,15 @@ func (m *meters) gauge(what, labels string) *metrics.Gauge {
 	return m.set.GetOrCreateGauge(m.name(what, labels), nil)
 }
 
+func (m *meters) histogram(what, labels string) *metrics.Histogram {
+	return m.set.GetOrCreateHistogram(m.name(what, labels))
+}
+
+// lookups counts those of a server's name that failed.
+func (m *meters) lookups(server string) *metrics.Counter {
+	return m.counter("server_lookup_errors_total", fmt.Sprintf("server=%q", server))
+}
+
 // watch registers a gauge that is read from f when the page is written, in
 // place of one that an earlier subscriber of the same replica left behind.
 func (m *meters) watch(what, labels string, f func() float64) {
@@ -162,7 +171,10 @@ func (s *sourceMeters) event(status engine.Status, reason engine.Reason) *metric
 
 // outboxMeters are the handles of one outbox, labelled with its server too.
 type outboxMeters struct {
+	*meters
+	label      string
 	operations *metrics.Counter
+	heartbeats *metrics.Counter // jobs without changes
 	errors     *metrics.Counter
 	resyncs    map[string]*metrics.Counter // by cause
 	seconds    *metrics.Histogram          // of one report
@@ -173,16 +185,30 @@ type outboxMeters struct {
 func (m *meters) outbox(o *outbox) *outboxMeters {
 	server := fmt.Sprintf("server=%q", o.server)
 	om := &outboxMeters{
+		meters: m, label: server,
 		operations: m.counter("sent_operations_total", server),
+		heartbeats: m.counter("heartbeats_total", server),
 		errors:     m.counter("report_errors_total", server),
-		seconds:    m.set.GetOrCreateHistogram(m.name("report_seconds", server)),
-		delay:      m.set.GetOrCreateHistogram(m.name("event_delay_seconds", server)),
+		seconds:    m.histogram("report_seconds", server),
+		delay:      m.histogram("event_delay_seconds", server),
 		resyncs:    make(map[string]*metrics.Counter),
 	}
-	for _, cause := range []string{causeStart, causeOverflow, causeRestart} {
+	for _, cause := range resyncCauses {
 		om.resyncs[cause] = m.counter("resyncs_total", server+fmt.Sprintf(",cause=%q", cause))
 	}
 	m.watch("outbox_operations", server, func() float64 { n, _ := o.size(); return float64(n) })
 	m.watch("outbox_bytes", server, func() float64 { _, n := o.size(); return float64(n) })
 	return om
+}
+
+// forget takes the metrics of an outbox off the page: addresses come and go
+// without bound.
+func (om *outboxMeters) forget() {
+	for _, what := range []string{"sent_operations_total", "heartbeats_total", "report_errors_total", "report_seconds",
+		"event_delay_seconds", "outbox_operations", "outbox_bytes"} {
+		om.set.UnregisterMetric(om.name(what, om.label))
+	}
+	for _, cause := range resyncCauses {
+		om.set.UnregisterMetric(om.name("resyncs_total", om.label+fmt.Sprintf(",cause=%q", cause)))
+	}
 }

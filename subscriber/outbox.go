@@ -2,7 +2,6 @@ package subscriber
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -13,16 +12,18 @@ import (
 )
 
 const (
-	flushOperations = updateOps       // pending operations that do not wait for the window
-	flushUpdates    = 8               // updates a stream
-	reportTimeout   = 5 * time.Second // for one stream, answer included
-	resendFirst     = 50 * time.Millisecond
-	resendMost      = 5 * time.Second
+	flushOperations = updateOps // pending operations that do not wait for the window
+	flushUpdates    = 8         // updates a stream
 )
 
-// reporter delivers updates to one server.
+// reporter delivers updates to one server. Only the outbox's run calls report
+// and, at its end, close; tell may be called meanwhile.
 type reporter interface {
+	// report sends updates in order and returns the ack of the last one.
 	report(ctx context.Context, updates []*pb.CacheStateUpdate) (*pb.Ack, error)
+	// tell sends one update beside the order.
+	tell(ctx context.Context, update *pb.CacheStateUpdate) (*pb.Ack, error)
+	close()
 }
 
 // holder knows everything held. It answers refill with a call of the outbox's
@@ -48,7 +49,10 @@ const (
 	causeStart    = "start"
 	causeOverflow = "overflow"
 	causeRestart  = "server_restart"
+	causeLost     = "lost" // the server says that it has lost track of us
 )
+
+var resyncCauses = []string{causeStart, causeOverflow, causeRestart, causeLost}
 
 // outbox carries the changes of one replica to one server: in order, each
 // until it is acknowledged, or else all over again from an empty copy. There
@@ -57,7 +61,9 @@ const (
 // The updates of one outbox form one source: a random epoch and sequence
 // numbers from 1. A retry keeps its number, so that an update that was applied
 // although its ack got lost is not applied twice. An update that was given up
-// for a CLEAR never comes back, and the CLEAR has a higher number.
+// for a CLEAR never comes back, and the CLEAR has a higher number. Where there
+// is nothing to say, an empty update keeps the promise of a heartbeat; the last
+// one says goodbye.
 type outbox struct {
 	outboxConfig
 	epoch  uint64 // random, not 0
@@ -66,8 +72,10 @@ type outbox struct {
 	wake chan struct{}
 
 	// Only run touches these.
-	sequence uint64 // of the last update made
-	failing  bool   // the trouble has been logged
+	begun    time.Time // run
+	sequence uint64    // of the last update made
+	pulse    pulse
+	trouble  trouble
 
 	mu         sync.Mutex
 	phase      phase
@@ -79,17 +87,20 @@ type outbox struct {
 }
 
 type outboxConfig struct {
-	server   string // URL, for logs and labels
-	reporter reporter
-	identity *pb.CacheStateUpdate // what every update of the replica says
-	window   time.Duration        // how long a change may wait for company
-	maxBytes int                  // of pending changes, besides those of a refill
-	holder   holder
-	log      *slog.Logger
+	server    string // URL, for logs and labels
+	reporter  reporter
+	identity  *pb.CacheStateUpdate // what every update of the replica says
+	window    time.Duration        // how long a change may wait for company
+	heartbeat time.Duration        // longest silence
+	maxBytes  int                  // of pending changes, besides those of a refill
+	holder    holder
+	state     func() State // of the replica; any goroutine
+	troubled  func()       // the server has not been reached for a while; nil: nobody minds
+	log       *slog.Logger
 }
 
 func newOutbox(config outboxConfig, meters *meters) *outbox {
-	o := &outbox{outboxConfig: config, epoch: newEpoch(), wake: make(chan struct{}, 1)}
+	o := &outbox{outboxConfig: config, epoch: newEpoch(), wake: make(chan struct{}, 1), pulse: pulse{interval: config.heartbeat}}
 	o.meters = meters.outbox(o)
 	o.meters.resyncs[causeStart].Inc()
 	return o
@@ -130,23 +141,30 @@ func (o *outbox) refill(held func(func(Change) bool), now time.Time) {
 	o.signal()
 }
 
-// met tells the outbox of the epoch in an ack. Another one than last time
-// means that the server started again, empty.
-func (o *outbox) met(life uint64) {
+// heed looks for what an ack says of the server's copy. Another epoch than last
+// time means that the server started again, empty; it may also say itself that
+// it has lost the copy, which is no news while a CLEAR is on its way.
+func (o *outbox) heed(ack *pb.Ack) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if life == 0 || life == o.serverLife {
-		return
+	cause := ""
+	if ack.GetResync() && o.phase != phaseBehind {
+		cause = causeLost
 	}
-	known := o.serverLife != 0
-	o.serverLife = life
-	if known {
-		o.behindLocked(causeRestart)
+	if life := ack.GetServerEpoch(); life != 0 && life != o.serverLife {
+		if o.serverLife != 0 {
+			cause = causeRestart
+		}
+		o.serverLife = life
+	}
+	if cause != "" {
+		o.behindLocked(cause)
 		o.signal()
 	}
 }
 
-// close says that no add follows; run ends when the server has everything.
+// close says that no add follows; run ends when the server has everything and
+// was told goodbye.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -173,139 +191,106 @@ func (o *outbox) signal() {
 // job is a stream's worth of updates.
 type job struct {
 	updates    []*pb.CacheStateUpdate
-	generation uint64    // of the server's copy that they belong to
-	clear      bool      // the CLEAR that starts a new copy
+	generation uint64 // of the server's copy that they belong to
+	clear      bool   // the CLEAR that starts a new copy
+	goodbye    bool   // the last job
+	made       time.Time
+	state      State     // of the replica, then
 	stamp      time.Time // engine time of the newest change
 }
 
 // run sends until close and all is sent, or until ctx ends.
 func (o *outbox) run(ctx context.Context) {
+	defer o.reporter.close()
+	o.begun = time.Now()
 	for ctx.Err() == nil {
-		j, wait, done := o.next(time.Now())
+		j, wait := o.next(time.Now())
 		switch {
-		case done:
-			return
 		case j.updates == nil:
 			o.pause(ctx, wait)
+		case j.goodbye:
+			o.noteHealth(ctx, o.send(ctx, j)) // once: nobody waits for more
+			return
 		case o.deliver(ctx, j) && j.clear:
 			o.cleared(j.generation)
 		}
 	}
 }
 
-// pause waits for news, but not longer than wait if that is positive.
+// pause waits for news, but not longer than wait.
 func (o *outbox) pause(ctx context.Context, wait time.Duration) {
-	var after <-chan time.Time
-	if wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		after = timer.C
-	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-o.wake:
-	case <-after:
+	case <-timer.C:
 	}
 }
 
-// next is the job that is due, or, without updates, how long until one may be
-// (0: not before news), or done if there will be none any more.
-func (o *outbox) next(now time.Time) (j job, wait time.Duration, done bool) {
+// next is the job that is due, or, without updates, how long until one may be:
+// never longer than it may take to notice another state.
+func (o *outbox) next(now time.Time) (j job, wait time.Duration) {
+	j = job{made: now, state: o.state(), stamp: now}
+	silence := o.pulse.wait(now, j.state)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	j = job{generation: o.generation, stamp: o.pending.newest}
-	if o.phase == phaseBehind {
-		j.clear, j.stamp = true, now
+	j.generation = o.generation
+	switch {
+	case o.phase == phaseBehind:
+		if wait = o.pulse.history(now, o.begun, j.state); wait > 0 && !o.closed {
+			return job{}, min(wait, stateCheck)
+		}
+		j.clear = true
 		o.number(&j, []*pb.CacheOperation{{Kind: pb.CacheOperation_CLEAR}})
-		return j, 0, false
+	case o.pending.empty():
+		j.goodbye = o.closed
+		if silence > 0 && !j.goodbye {
+			return job{}, min(silence, stateCheck)
+		}
+		o.number(&j, nil)
+	default:
+		wait = min(silence, o.pending.since.Add(o.window).Sub(now))
+		if wait > 0 && !o.closed && len(o.pending.operations) < flushOperations && o.pending.bytes < updateBytes {
+			return job{}, min(wait, stateCheck)
+		}
+		o.takeLocked(&j)
 	}
-	if o.pending.empty() {
-		return job{}, 0, o.closed && o.phase == phaseFollowing
-	}
-	wait = o.pending.since.Add(o.window).Sub(now)
-	if wait > 0 && !o.closed && len(o.pending.operations) < flushOperations && o.pending.bytes < updateBytes {
-		return job{}, wait, false
-	}
+	return j, 0
+}
+
+// takeLocked fills j with what is pending.
+func (o *outbox) takeLocked(j *job) {
+	j.stamp = o.pending.newest
 	for len(j.updates) < flushUpdates && !o.pending.empty() {
 		if operations := o.pending.take(); operations != nil {
-			o.number(&j, operations)
+			o.number(j, operations)
 		}
 	}
 	if o.pending.empty() {
 		o.allowance = 0
 	}
-	return j, 0, false
 }
 
 // number adds an update of operations to j.
 func (o *outbox) number(j *job, operations []*pb.CacheOperation) {
 	o.sequence++
-	update := proto.CloneOf(o.identity)
-	update.TimestampUs = j.stamp.UnixMicro()
+	update := o.update(j.stamp, j.state)
 	update.Operations = operations
 	update.SourceEpoch = o.epoch
 	update.Sequence = o.sequence
+	update.Goodbye = j.goodbye
 	j.updates = append(j.updates, update)
+	o.pulse.note(j.made, j.state)
 }
 
-// deliver sends j until it is acknowledged. It is false if j was given up,
-// because the copy it belongs to is gone or ctx ended.
-func (o *outbox) deliver(ctx context.Context, j job) bool {
-	retry := backoff{first: resendFirst, most: resendMost}
-	for {
-		err := o.send(ctx, j)
-		o.noteHealth(ctx, err)
-		if err == nil {
-			return true
-		}
-		if !sleep(ctx, retry.next()) || o.current() != j.generation {
-			return false
-		}
-	}
-}
-
-// send is one try to deliver j.
-func (o *outbox) send(ctx context.Context, j job) error {
-	started := time.Now()
-	ack, err := o.call(ctx, j.updates)
-	o.meters.seconds.UpdateDuration(started)
-	if err != nil {
-		return err
-	}
-	last := j.updates[len(j.updates)-1].Sequence
-	if ack.GetServerEpoch() != 0 && ack.GetSequence() < last {
-		return fmt.Errorf("server applied updates up to %d of %d", ack.GetSequence(), last)
-	}
-	for _, update := range j.updates {
-		o.meters.operations.Add(len(update.Operations))
-	}
-	o.meters.delay.Update(max(0, time.Since(j.stamp).Seconds()))
-	return nil
-}
-
-// sendStats delivers one load report, which has no place in the order, once.
-func (o *outbox) sendStats(ctx context.Context, stats *pb.ReplicaStats, at time.Time) error {
+// update is one that says nothing yet but who, when and how far to trust it.
+func (o *outbox) update(stamp time.Time, state State) *pb.CacheStateUpdate {
 	update := proto.CloneOf(o.identity)
-	update.TimestampUs = at.UnixMicro()
-	update.Stats = stats
-	_, err := o.call(ctx, []*pb.CacheStateUpdate{update})
-	return err
-}
-
-// call reports updates within the time limit and takes note of who answered.
-func (o *outbox) call(ctx context.Context, updates []*pb.CacheStateUpdate) (*pb.Ack, error) {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-	defer cancel()
-	ack, err := o.reporter.report(ctx, updates)
-	if err == nil && !ack.GetAccepted() {
-		err = fmt.Errorf("not accepted: %q", ack.GetReasonCode())
-	}
-	if err != nil {
-		o.meters.errors.Inc()
-		return nil, fmt.Errorf("report to %s: %w", o.server, err)
-	}
-	o.met(ack.GetServerEpoch())
-	return ack, nil
+	update.TimestampUs = stamp.UnixMicro()
+	update.StreamState = state.wire()
+	update.HeartbeatMs = o.pulse.promise()
+	return update
 }
 
 // cleared gets everything held, once the CLEAR of generation has been
@@ -328,15 +313,11 @@ func (o *outbox) current() uint64 {
 	return o.generation
 }
 
-// noteHealth logs when reports begin to fail and when they get through again.
-func (o *outbox) noteHealth(ctx context.Context, err error) {
-	switch {
-	case err == nil && o.failing:
-		o.log.Info("server reachable again", "server", o.server)
-	case err != nil && !o.failing && ctx.Err() == nil:
-		o.log.Warn("server unreachable, reports are kept", "server", o.server, "err", err)
-	}
-	o.failing = err != nil
+// settled reports that the server has been told everything held.
+func (o *outbox) settled() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.phase == phaseFollowing && o.pending.empty()
 }
 
 // size is the number of operations that wait and what they take, in bytes.

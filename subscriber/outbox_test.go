@@ -3,6 +3,7 @@ package subscriber
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,21 +14,27 @@ import (
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
-const testWindow = 100 * time.Millisecond
+const (
+	testWindow    = 100 * time.Millisecond
+	testHeartbeat = 10 * time.Second
+)
 
 // bench is an outbox between a model and a fake server, inside a bubble.
 type bench struct {
 	*model
 	server *fakeServer
 	outbox *outbox
+	state  atomic.Uint32
 	mu     sync.Mutex // over model, and over its hand-over
 }
 
 func newBench(seed uint64, maxBytes int) *bench {
 	b := &bench{model: newModel(seed), server: newFakeServer()}
+	b.state.Store(uint32(Exact))
 	b.outbox = newOutbox(outboxConfig{
 		server: "fake", reporter: b.server, identity: &pb.CacheStateUpdate{ReplicaId: "replica"},
-		window: testWindow, maxBytes: maxBytes, holder: b, log: quiet,
+		window: testWindow, heartbeat: testHeartbeat, maxBytes: maxBytes, holder: b, log: quiet,
+		state: func() State { return State(b.state.Load()) },
 	}, testMeters())
 	return b
 }
@@ -233,7 +240,12 @@ func TestOutboxSendsWhatIsLeftOnClose(t *testing.T) {
 		b.change(10)
 		b.outbox.close()
 		<-ended
-		b.expectEqual(t)
+		if diff := cmp.Diff(b.now(), b.server.told); diff != "" {
+			t.Errorf("held at the goodbye (-want +got):\n%s", diff)
+		}
+		if last := b.server.updates[len(b.server.updates)-1]; !last.Goodbye || len(last.Operations) > 0 {
+			t.Errorf("last update: %v", last)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -85,6 +86,27 @@ func (r *replica) refill(o *outbox) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o.refill(r.residency.Held, time.Now())
+}
+
+// join adds an outbox: it hears of every change from now on.
+func (r *replica) join(o *outbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outboxes = append(r.outboxes, o)
+}
+
+// leave takes an outbox out: it hears of no change any more.
+func (r *replica) leave(o *outbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outboxes = slices.DeleteFunc(r.outboxes, func(other *outbox) bool { return other == o })
+}
+
+// all are the outboxes of now.
+func (r *replica) all() []*outbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.outboxes)
 }
 
 func (r *replica) publishLocked(changes []Change, arrived, stamp time.Time) {

@@ -191,9 +191,10 @@ func (r *Residency) ClearRank(rank int) []Change {
 }
 
 // SetPartial says whether the events that a rank sent until now are known only
-// in part. Then no block counts twice: whether a store adds a copy or mentions
-// one cannot be told without what came before, and a copy too many would stay
-// when the engine has none left.
+// in part. A store that lists a prompt from its root may mention copies or add
+// some, which cannot be told without what came before: then it adds none to
+// blocks that are held, because a copy too many would stay when the engine has
+// none left.
 func (r *Residency) SetPartial(rank int, partial bool) {
 	if rs, ok := r.ranks[rank]; ok || partial {
 		if !ok {

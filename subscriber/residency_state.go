@@ -28,12 +28,6 @@ func (c *copies) merge(o copies) {
 	}
 }
 
-func (c *copies) clamp() {
-	for i, n := range c {
-		c[i] = min(n, 1)
-	}
-}
-
 // holding is one engine block of one rank and group.
 type holding struct {
 	hash    uint64 // the engine's name for it
@@ -186,9 +180,6 @@ func (r *Residency) blockAt(place *block) uint32 {
 func (r *Residency) setCopies(at uint32, to copies) {
 	h := r.holdings.at(at)
 	owner := r.groups[h.group].owner
-	if owner.partial {
-		to.clamp()
-	}
 	if owner.touched != nil {
 		owner.touched[h.hash] = struct{}{}
 	}

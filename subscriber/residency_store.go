@@ -32,6 +32,7 @@ type store struct {
 	tier    kv.Tier
 	adapter uint32
 	again   bool // known copies are mentioned, not added
+	unsure  bool // they may be: what came before is known only in part
 
 	placing placing
 	place   block // of the block before, if afterKnown; its adapter and size always
@@ -70,6 +71,7 @@ func (r *Residency) stored(rs *rankState, e *engine.Event) engine.Verdict {
 	}
 	g.size = max(g.size, e.BlockSize)
 	s.again = r.isAgain(&s)
+	s.unsure = rs.partial && s.listsFromRoot()
 	return r.storeBlocks(&s, e.FirstApart(name))
 }
 
@@ -223,7 +225,7 @@ func (r *Residency) isAgain(s *store) bool {
 	case originReused:
 		return true
 	}
-	if s.placing != atRoot || len(s.event.Hashes) < 2 {
+	if !s.listsFromRoot() {
 		return false
 	}
 	for _, hash := range s.event.Hashes {
@@ -233,6 +235,11 @@ func (r *Residency) isAgain(s *store) bool {
 		}
 	}
 	return true
+}
+
+// listsFromRoot is the shape of stores that mention a whole prompt.
+func (s *store) listsFromRoot() bool {
+	return s.placing == atRoot && len(s.event.Hashes) > 1 && s.event.Origin == ""
 }
 
 func (r *Residency) storeBlocks(s *store, firstApart int) engine.Verdict {
@@ -264,7 +271,7 @@ func (r *Residency) storeBlocks(s *store, firstApart int) engine.Verdict {
 			if verdict := s.follow(r.blocks.at(r.holdings.at(at).block)); verdict.Status != engine.OK {
 				return verdict
 			}
-			r.addCopy(at, s.tier, s.again)
+			r.addCopy(at, s.tier, s.again || s.unsure)
 			s.plain++
 			continue
 		}
@@ -292,7 +299,7 @@ func (s *store) verdict() engine.Verdict {
 // on it is neither a root nor an orphan, but never reported.
 func (r *Residency) storeApart(s *store, hash uint64, at uint32) {
 	if at != 0 && r.holdings.at(at).block == 0 {
-		r.addCopy(at, s.tier, s.again)
+		r.addCopy(at, s.tier, s.again || s.unsure)
 		return
 	}
 	if at != 0 {
@@ -314,7 +321,7 @@ func (r *Residency) storePlain(s *store, i int, at uint32) {
 	if at != 0 {
 		b := r.blocks.at(r.holdings.at(at).block)
 		if b.prefix == s.place.prefix && b.adapter == s.adapter {
-			r.addCopy(at, s.tier, s.again)
+			r.addCopy(at, s.tier, s.again || s.unsure)
 			return
 		}
 		// The engine used the name again and its removal was missed.

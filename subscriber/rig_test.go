@@ -52,7 +52,7 @@ func newRig(t *testing.T, endpoint string, configure ...func(*Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Subscriber: s, one: s.sources[0], server: server}
+	r := &rig{Subscriber: s, one: s.sources.list()[0], server: server}
 	r.stop = start(t, func(ctx context.Context) {
 		if err := s.Run(ctx); err != nil {
 			t.Error(err)

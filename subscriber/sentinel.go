@@ -35,8 +35,7 @@ type sentinel struct {
 	servers func() []lookedUp
 
 	mu   sync.Mutex // over page
-	page facts
-	seen bool // page is set
+	page observation
 
 	// Only run touches these.
 	capped  uint64 // evictions at the last look
@@ -88,9 +87,9 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 	found.capped, s.capped = evicted-s.capped, evicted
 
 	s.mu.Lock()
-	page, seen := s.page, s.seen
+	page := s.page
 	s.mu.Unlock()
-	if seen {
+	if !page.at.IsZero() {
 		if !base.set || base.batches != batches || page.PromptTokens < base.prompts {
 			*base = promptBase{batches, page.PromptTokens, true}
 		}
@@ -169,9 +168,17 @@ func (s *sentinel) ask(ctx context.Context, server lookedUp, p *ownPrompt) (matc
 	return matched, nil
 }
 
-// observe takes in what a scrape has shown.
-func (s *sentinel) observe(f facts) {
+// observation is what a metrics page showed, and when. The zero value is none.
+type observation struct {
+	facts
+	at time.Time
+}
+
+// observe takes in what a scrape has shown and returns what the one before did.
+func (s *sentinel) observe(f facts, now time.Time) (before observation, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.page, s.seen = f, true
+	before = s.page
+	s.page = observation{f, now}
+	return before, !before.at.IsZero()
 }

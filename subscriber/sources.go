@@ -35,7 +35,7 @@ type sources struct {
 // running is a source that is followed.
 type running struct {
 	*source
-	stop func() // returns when it is not any more
+	stop func() // returns when it is not any more; nil before start
 }
 
 // list is the present set.
@@ -51,9 +51,9 @@ func (s *sources) list() []*source {
 
 // run follows first, and then what the engine says, until ctx ends. Until late
 // ends it works off what has been received.
-func (s *sources) run(ctx, late context.Context, first []*source) {
-	for _, one := range first {
-		s.add(ctx, late, one)
+func (s *sources) run(ctx, late context.Context) {
+	for _, one := range s.now {
+		one.start(ctx, late)
 	}
 	wait := rediscoverSoon
 	for s.discover != nil && sleep(ctx, wait) {
@@ -65,18 +65,22 @@ func (s *sources) run(ctx, late context.Context, first []*source) {
 	}
 }
 
-// add begins to follow one.
-func (s *sources) add(ctx, late context.Context, one *source) {
+// start begins to follow.
+func (r *running) start(ctx, late context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
-	following.Go(func() { one.run(ctx, late) })
-	r := &running{source: one, stop: func() {
+	following.Go(func() { r.run(ctx, late) })
+	r.stop = func() {
 		cancel()
 		following.Wait()
-	}}
+	}
+}
+
+// put adds a source to the set.
+func (s *sources) put(one *running) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now = append(s.now, r)
+	s.now = append(s.now, one)
 	slices.SortFunc(s.now, func(a, b *running) int { return a.Rank - b.Rank })
 }
 
@@ -131,7 +135,9 @@ func (s *sources) follow(ctx, late context.Context, found []endpoint) {
 			continue
 		}
 		s.log.Info("rank found", "rank", e.Rank, "endpoint", e.Events, "replay", e.Replay)
-		s.add(ctx, late, one)
+		fresh := &running{source: one}
+		fresh.start(ctx, late)
+		s.put(fresh)
 	}
 }
 

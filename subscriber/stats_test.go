@@ -62,7 +62,7 @@ func TestStatsLoop(t *testing.T) {
 		for _, s := range []*fakeServer{good, bad} {
 			loop.outboxes = append(loop.outboxes, newOutbox(outboxConfig{
 				server: "fake", reporter: s, identity: &pb.CacheStateUpdate{ReplicaId: "replica", EngineUrl: "http://engine"},
-				log: quiet,
+				state: func() State { return Exact }, log: quiet,
 			}, loop.meters))
 		}
 		ctx, cancel := context.WithCancel(t.Context())

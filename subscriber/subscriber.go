@@ -2,7 +2,6 @@ package subscriber
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -12,9 +11,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/VictoriaMetrics/metrics"
-
-	"inferencecache.io/inferencecache/internal/engine"
-	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
 const (
@@ -28,12 +24,17 @@ const (
 // Deps are what a Subscriber gets from outside. Only Logger and Metrics are
 // required.
 type Deps struct {
-	// HTTP gives the client for one server, by its base URL. Nil: a client of
-	// the subscriber's own that speaks HTTP/2, in the clear to http:// URLs.
+	// HTTP gives the client for one server, by its base URL; for one that was
+	// found by name, with its address as host. Nil: clients of the subscriber's
+	// own that speak HTTP/2, in the clear to http:// URLs.
 	HTTP func(serverURL string) connect.HTTPClient
 	// Scraper fetches the engine's metrics page. Nil: a plain client.
 	Scraper interface {
 		Do(*http.Request) (*http.Response, error)
+	}
+	// Resolver looks up the names of dns:// servers. Nil: the system's.
+	Resolver interface {
+		LookupHost(ctx context.Context, host string) ([]string, error)
 	}
 	Logger  *slog.Logger
 	Metrics *metrics.Set // may be shared with other subscribers
@@ -44,105 +45,24 @@ type Deps struct {
 // Subscriber follows one engine. Make it with New, start it once with Run; the
 // other methods may be called at any time from any goroutine.
 type Subscriber struct {
-	sources []*source
-	replica *replica
-	stats   *statsLoop // nil: no metrics page
-	meters  *meters
-	log     *slog.Logger
-	owned   []*http.Client // closed when Run ends
-	started atomic.Bool
-	running atomic.Bool
+	config     *Config
+	sources    *sources
+	replica    *replica
+	servers    *servers
+	stats      *statsLoop    // nil: no metrics page
+	adapters   *adapterNames // nil: no file of them
+	sentinel   *sentinel
+	conditions *conditions
+	meters     *meters
+	log        *slog.Logger
+	scraper    *http.Client // closed when Run ends; nil: not ours
+	started    atomic.Bool
+	running    atomic.Bool
 }
 
-// New builds a subscriber from a valid configuration. Nothing starts before
-// Run.
-func New(config Config, deps Deps) (*Subscriber, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-	dialect, err := config.dialect()
-	if err != nil {
-		return nil, err
-	}
-	adapters, err := parseAdapters(config.Adapters)
-	if err != nil {
-		return nil, err
-	}
-	endpoints, err := config.endpoints()
-	if err != nil {
-		return nil, err
-	}
-	s := &Subscriber{
-		meters: newMeters(deps.Metrics, config.ReplicaID),
-		log:    deps.Logger.With("replica", config.ReplicaID),
-	}
-	s.replica = &replica{meters: s.meters, residency: NewResidency(ResidencyConfig{
-		BlockSize: config.BlockSize, Adapters: adapters, MaxBlocks: config.MaxBlocks,
-		MaxOrphans: config.MaxOrphans, HasLowerTier: config.HasLowerTier,
-	})}
-	for _, e := range endpoints {
-		one, err := newSource(e, &config, dialect, s)
-		if err != nil {
-			return nil, err
-		}
-		s.sources = append(s.sources, one)
-	}
-	if err := s.connectServers(config, deps); err != nil {
-		return nil, err
-	}
-	if config.EngineMetricsURL != "" {
-		s.stats = s.newStats(config, deps, dialect.Load)
-	}
-	return s, nil
-}
-
-// connectServers makes an outbox for each server. No connection is opened yet.
-func (s *Subscriber) connectServers(config Config, deps Deps) error {
-	identity := &pb.CacheStateUpdate{
-		ReplicaId: config.ReplicaID, ModelId: config.ModelID, TenantId: config.TenantID,
-		HashScheme: config.HashScheme, EngineUrl: config.engineURL(),
-	}
-	for _, server := range config.Servers {
-		base, err := serverURL(server)
-		if err != nil {
-			return fmt.Errorf("--server: %w", err)
-		}
-		var client connect.HTTPClient
-		if deps.HTTP != nil {
-			client = deps.HTTP(base)
-		} else {
-			own := newHTTPClient()
-			s.owned = append(s.owned, own)
-			client = own
-		}
-		s.replica.outboxes = append(s.replica.outboxes, newOutbox(outboxConfig{
-			server: base, reporter: newGRPCReporter(client, base), identity: identity,
-			window: config.Window, maxBytes: config.OutboxBytes, holder: s.replica, log: s.log,
-		}, s.meters))
-	}
-	return nil
-}
-
-func (s *Subscriber) newStats(config Config, deps Deps, families engine.Load) *statsLoop {
-	scraper := deps.Scraper
-	if scraper == nil {
-		own := &http.Client{Transport: &http.Transport{}}
-		s.owned = append(s.owned, own)
-		scraper = own
-	}
-	return &statsLoop{
-		url: config.EngineMetricsURL, interval: config.StatsInterval, version: deps.Version, http: scraper,
-		load: loadReader{
-			families: families, usage: config.CacheTier, model: config.EngineModelName,
-			capacity: config.EngineCacheBytes, ceiling: config.Ceiling,
-		},
-		outboxes: s.replica.outboxes, meters: s.meters, log: s.log,
-	}
-}
-
-// Run follows the engine until ctx ends, then sends what is queued, for at
-// most two seconds, and returns nil. The absence of the engine or of a server
-// is no error.
+// Run follows the engine until ctx ends, then sends what is queued and says
+// goodbye to the servers, for at most two seconds, and returns nil. The absence
+// of the engine or of a server is no error.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		panic("bug: Run called twice")
@@ -152,32 +72,28 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	late, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
-	var front, middle, back sync.WaitGroup
-	for _, one := range s.sources {
-		front.Go(func() { one.receiver.run(ctx) })
-		middle.Go(func() { one.stream.run(late) })
+	var work sync.WaitGroup // all but the servers
+	work.Go(func() { s.sources.run(ctx, late) })
+	work.Go(func() { s.sentinel.run(ctx) })
+	s.servers.startAll(late)
+	for _, n := range s.servers.names {
+		work.Go(func() { s.servers.follow(ctx, late, n) })
 	}
 	if s.stats != nil {
-		front.Go(func() { s.stats.run(ctx) })
+		work.Go(func() { s.servers.reportLoad(ctx, s.stats) })
 	}
-	for _, o := range s.replica.outboxes {
-		back.Go(func() { o.run(late) })
+	if s.adapters != nil {
+		work.Go(func() { s.adapters.run(ctx) })
 	}
 
 	<-ctx.Done()
 	grace := time.AfterFunc(shutdownGrace, stop)
 	defer grace.Stop()
-	front.Wait()
-	for _, one := range s.sources {
-		one.queue.close()
-	}
-	middle.Wait()
-	for _, o := range s.replica.outboxes {
-		o.close()
-	}
-	back.Wait()
-	for _, client := range s.owned {
-		client.CloseIdleConnections()
+	work.Wait()
+	s.servers.close()
+	s.servers.wait()
+	if s.scraper != nil {
+		s.scraper.CloseIdleConnections()
 	}
 	return nil
 }
@@ -190,8 +106,8 @@ func (s *Subscriber) Ready() bool { return s.running.Load() }
 // State says how far the view of the engine can be trusted: the least trusted
 // of its event streams.
 func (s *Subscriber) State() State {
-	worst := s.sources[0].state.now()
-	for _, one := range s.sources[1:] {
+	worst := Exact
+	for _, one := range s.sources.list() {
 		worst = worse(worst, one.state.now())
 	}
 	return worst

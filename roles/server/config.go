@@ -18,12 +18,15 @@ import (
 type Config struct {
 	EngineBlockSize int // tokens a block, for chains made here
 
-	MemoryBytes    int64         // index budget; 0: the composer chooses
-	MaxEntries     int64         // index cap in holder entries; 0: none
-	SweepInterval  time.Duration // pause between bounded sweeps of the index
-	SweepSlots     int           // index slots looked at in one sweep
-	MaxReplicas    int           // replicas with stats, over all tenants
-	MaxModelLabels int           // model names that metrics show by name
+	MemoryBytes   int64         // index budget; 0: the composer chooses
+	MaxEntries    int64         // index cap in holder entries; 0: none
+	SweepInterval time.Duration // pause between bounded sweeps of the index
+	SweepSlots    int           // index slots looked at in one sweep
+	MaxReplicas   int           // replicas with stats, over all tenants
+	// ReplicaDeadAfter is how long a replica that promised heartbeats may be
+	// silent; three times its promise if that is longer.
+	ReplicaDeadAfter time.Duration
+	MaxModelLabels   int // model names that metrics show by name
 
 	Policy policy.Policy // of a tenant without a policy
 	Rank   rank.Compat
@@ -58,6 +61,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.SweepInterval, "sweep-interval", time.Second, "pause between two bounded sweeps for expired entries")
 	fs.IntVar(&c.SweepSlots, "sweep-slots", 100_000, "index slots looked at in one sweep")
 	fs.IntVar(&c.MaxReplicas, "max-replicas", 65_536, "replicas whose stats are kept, over all tenants")
+	fs.DurationVar(&c.ReplicaDeadAfter, "replica-dead-after", 90*time.Second, "silence after which a replica that promised heartbeats is dead (at least three heartbeats)")
 	fs.IntVar(&c.MaxModelLabels, "max-model-labels", 1_000, "models that metrics name; later ones count as _other")
 
 	fs.DurationVar(&c.Policy.TTL, "eviction-ttl", p.TTL, "age at which an index entry is forgotten, for tenants without a policy")
@@ -109,6 +113,7 @@ func (c *Config) Validate() error {
 	positive("sweep-interval", int64(c.SweepInterval))
 	positive("sweep-slots", int64(c.SweepSlots))
 	positive("max-replicas", int64(c.MaxReplicas))
+	positive("replica-dead-after", int64(c.ReplicaDeadAfter))
 	positive("max-model-labels", int64(c.MaxModelLabels))
 	positive("eviction-ttl", int64(c.Policy.TTL))
 	positive("max-message-bytes", int64(c.MaxMessageBytes))

@@ -12,7 +12,7 @@ import (
 // is dropped and counted.
 func (s *Server) PublishEvent(_ context.Context, e *pb.CacheEvent) (*pb.Ack, error) {
 	s.applyEvent(time.Now(), e)
-	return &pb.Ack{Accepted: true, ServerEpoch: s.epoch}, nil
+	return s.ack(), nil
 }
 
 func (s *Server) applyEvent(now time.Time, e *pb.CacheEvent) {

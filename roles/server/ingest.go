@@ -2,9 +2,9 @@ package server
 
 import (
 	"context"
-	"errors"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -42,9 +42,9 @@ var drops = []string{dropProbeTenant, dropNoReplica, dropLongName, dropNoScheme,
 // ReportCacheState applies each update as it arrives. Bad content is dropped
 // and counted, never an error; only a broken stream is one.
 func (s *Server) ReportCacheState(_ context.Context, stream *connect.ClientStream[pb.CacheStateUpdate]) (*pb.Ack, error) {
-	ack := &pb.Ack{Accepted: true, ServerEpoch: s.epoch}
+	ack := s.ack()
 	for stream.Receive() {
-		ack.Sequence = s.ingest(time.Now(), stream.Msg())
+		ack = s.ingest(time.Now(), stream.Msg())
 	}
 	if err := stream.Err(); err != nil && err != io.EOF {
 		return nil, err
@@ -52,49 +52,60 @@ func (s *Server) ReportCacheState(_ context.Context, stream *connect.ClientStrea
 	return ack, nil
 }
 
-// SyncCacheState applies each update as it arrives and acknowledges it.
-func (s *Server) SyncCacheState(_ context.Context, stream *connect.BidiStream[pb.CacheStateUpdate, pb.Ack]) error {
-	for {
-		update, err := stream.Receive()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		ack := &pb.Ack{Accepted: true, ServerEpoch: s.epoch, Sequence: s.ingest(time.Now(), update)}
-		if err := stream.Send(ack); err != nil {
-			return err
-		}
+// ingest applies one update and acknowledges it: with the last sequence applied
+// for its source, 0 for an unordered one.
+func (s *Server) ingest(now time.Time, u *pb.CacheStateUpdate) *pb.Ack {
+	s.meters.updates.Inc()
+	ack := s.ack()
+	if reason := refuseUpdate(u); reason != "" {
+		s.meters.drop(reason, 1)
+		return ack
+	}
+	scope := kv.Scope{Tenant: u.GetTenantId(), Model: u.GetModelId(), Scheme: u.GetHashScheme()}
+	from := source{scope, u.GetReplicaId()}
+	seen := stamp(now, u.GetTimestampUs())
+	s.meters.age.Update(now.Sub(seen).Seconds())
+	if u.GetSequence() == 0 {
+		s.applyUpdate(now, seen, from, u, false)
+	} else {
+		at := placeOf(from, seen, u)
+		ack.Sequence, ack.Resync = s.sources.inOrder(now, &at, func(fresh, sound bool) {
+			if fresh {
+				s.applyUpdate(now, at.seen, from, u, sound)
+			} else {
+				s.meters.drop(dropDuplicate, 1)
+			}
+		})
+		seen = at.seen
+	}
+	if !u.GetGoodbye() {
+		s.takeStats(seen, u)
+	}
+	return ack
+}
+
+func (s *Server) ack() *pb.Ack { return &pb.Ack{Accepted: true, ServerEpoch: s.epoch} }
+
+func placeOf(from source, seen time.Time, u *pb.CacheStateUpdate) step {
+	return step{
+		from: from, epoch: u.GetSourceEpoch(), sequence: u.GetSequence(), seen: seen,
+		goodbye: u.GetGoodbye(), promise: time.Duration(u.GetHeartbeatMs()) * time.Millisecond,
+		clears: slices.ContainsFunc(u.GetOperations(), func(o *pb.CacheOperation) bool {
+			return o.GetKind() == pb.CacheOperation_CLEAR
+		}),
 	}
 }
 
-// ingest applies one update and returns the last sequence applied for its
-// source (0 for an unordered one).
-func (s *Server) ingest(now time.Time, u *pb.CacheStateUpdate) uint64 {
-	s.meters.updates.Inc()
-	if reason := refuseUpdate(u); reason != "" {
-		s.meters.drop(reason, 1)
-		return 0
+// applyUpdate puts an update that is new into the index; sound says that it is
+// one of an ordered stream without a hole.
+func (s *Server) applyUpdate(now, seen time.Time, from source, u *pb.CacheStateUpdate, sound bool) {
+	s.applyHolds(now, seen, from.scope, u)
+	switch {
+	case u.GetGoodbye():
+		s.bury(now, from, seen, causeGoodbye)
+	case sound && vouches(u):
+		s.index.Vouch(now, from.scope, from.replica, seen)
 	}
-	scope := kv.Scope{Tenant: u.GetTenantId(), Model: u.GetModelId(), Scheme: u.GetHashScheme()}
-	seen := stamp(now, u.GetTimestampUs())
-	s.meters.age.Update(now.Sub(seen).Seconds())
-	var applied uint64
-	if u.GetSequence() == 0 {
-		s.applyHolds(now, seen, scope, u)
-	} else {
-		applied = s.sources.inOrder(now, source{scope, u.GetReplicaId()}, u.GetSourceEpoch(), u.GetSequence(), &seen,
-			func(fresh bool) {
-				if fresh {
-					s.applyHolds(now, seen, scope, u)
-				} else {
-					s.meters.drop(dropDuplicate, 1)
-				}
-			})
-	}
-	s.takeStats(seen, u)
-	return applied
 }
 
 func refuseUpdate(u *pb.CacheStateUpdate) string {

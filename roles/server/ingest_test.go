@@ -79,7 +79,7 @@ func TestOrderedOperations(t *testing.T) {
 	send := func(sequence uint64, operations ...*pb.CacheOperation) uint64 {
 		u := update("r-1")
 		u.SourceEpoch, u.Sequence, u.Operations = 7, sequence, operations
-		return r.ingest(time.Now(), u)
+		return r.ingest(time.Now(), u).GetSequence()
 	}
 	store := &pb.CacheOperation{Kind: pb.CacheOperation_STORE, PackedHashes: kv.Pack(hashes), BlockSize: 16}
 	remove := &pb.CacheOperation{Kind: pb.CacheOperation_REMOVE, PackedHashes: kv.Pack(hashes[2:3])}
@@ -106,7 +106,7 @@ func TestOrderedOperations(t *testing.T) {
 
 	u := update("r-1")
 	u.SourceEpoch, u.Sequence, u.Operations = 8, 1, []*pb.CacheOperation{store} // the source restarted
-	if got := r.ingest(time.Now(), u); got != 1 {
+	if got := r.ingest(time.Now(), u).GetSequence(); got != 1 {
 		t.Errorf("new epoch acknowledged %d, want 1", got)
 	}
 	r.want(r.ask(chain(0, 64)), prefixMatch, "r-1:64")

@@ -38,6 +38,7 @@ type meters struct {
 	dropped      map[string]*metrics.Counter // by reason
 	refused      map[string]*metrics.Counter // by reason
 	operations   map[string]*metrics.Counter // by effect on an entry
+	deaths       map[string]*metrics.Counter // of replicas, by cause
 	slowReaders  *metrics.Counter
 	sweepSeconds *metrics.PrometheusHistogram
 	evictions    sync.Map // series name -> *metrics.Counter, made at first use
@@ -74,6 +75,7 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 		dropped:      counters(set, "inferencecache_ingest_dropped_total", "reason", drops),
 		refused:      counters(set, "inferencecache_lookup_refused_inputs_total", "reason", refusals),
 		operations:   counters(set, "inferencecache_ingest_entries_total", "effect", []string{"added", "refreshed", "removed"}),
+		deaths:       counters(set, "inferencecache_replica_deaths_total", "cause", []string{causeSilence, causeGoodbye}),
 		slowReaders:  set.NewCounter(`inferencecache_event_streams_cut_total{reason="slow_reader"}`),
 		sweepSeconds: set.NewPrometheusHistogramExt("inferencecache_index_sweep_seconds", latencyBuckets),
 		shown:        map[string]bool{},
@@ -95,7 +97,10 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 		}
 		return -1 // never pushed
 	})
-	set.RegisterMetricsWriter(func(w io.Writer) { m.writeEntries(w, s.index.Models()) })
+	set.RegisterMetricsWriter(func(w io.Writer) {
+		m.writeEntries(w, s.index.Models())
+		writeStates(w, s.replicas.states())
+	})
 	return m
 }
 
@@ -201,6 +206,17 @@ func (m *meters) writeEntries(w io.Writer, models []index.ModelCount) {
 	m.mu.Unlock()
 	for _, model := range sortedKeys(keys) {
 		metrics.WriteGaugeUint64(w, fmt.Sprintf("inferencecache_index_entries{model=%q}", model), uint64(keys[model]))
+	}
+}
+
+// streamStates are what replicas can say of their streams, as label values by
+// number; a number of the future counts as the first.
+var streamStates = []string{"unknown", "connecting", "bootstrapping", "exact", "degraded", "stale"}
+
+// writeStates shows how many replicas say what of their streams.
+func writeStates(w io.Writer, count []int) {
+	for state, name := range streamStates {
+		metrics.WriteGaugeUint64(w, fmt.Sprintf("inferencecache_replicas{state=%q}", name), uint64(count[state]))
 	}
 }
 

@@ -33,19 +33,20 @@ type row struct {
 	engine         engineStats
 	version        string
 	engineURL      string
-	lastSeen       time.Time // any sign of life
-	reported       time.Time // when the numbers were stamped; zero: no numbers yet
+	state          pb.StreamState // as last said; unspecified: never
+	lastSeen       time.Time      // any sign of life
+	reported       time.Time      // when the numbers were stamped; zero: no numbers yet
 }
 
 func newReplicas(limit int) *replicas {
 	return &replicas{limit: limit, rows: map[modelOf]map[string]row{}}
 }
 
-// takeStats stores the stats of an update; the update's replica id wins over
+// takeStats stores the stats of an update, and what it says of its stream; the update's replica id wins over
 // the nested one, which nobody vouches for.
 func (s *Server) takeStats(seen time.Time, u *pb.CacheStateUpdate) {
-	stats, url := u.GetStats(), u.GetEngineUrl()
-	if stats == nil && url == "" {
+	stats, url, state := u.GetStats(), u.GetEngineUrl(), u.GetStreamState()
+	if stats == nil && url == "" && state == pb.StreamState_STREAM_STATE_UNSPECIFIED {
 		return
 	}
 	if len(url) > maxName || len(stats.GetClientVersion()) > maxName {
@@ -55,6 +56,9 @@ func (s *Server) takeStats(seen time.Time, u *pb.CacheStateUpdate) {
 	ok := s.replicas.update(u.GetTenantId(), u.GetModelId(), u.GetReplicaId(), func(r *row) {
 		if url != "" {
 			r.engineURL = url
+		}
+		if state != pb.StreamState_STREAM_STATE_UNSPECIFIED && !seen.Before(r.lastSeen) {
+			r.state = state
 		}
 		if seen.After(r.lastSeen) {
 			r.lastSeen = seen
@@ -172,6 +176,23 @@ func (r *replicas) engines(tenant, model string) []string {
 		}
 	}
 	return urls
+}
+
+// states counts the replicas by what they say of their streams.
+func (r *replicas) states() []int {
+	count := make([]int, len(streamStates))
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, byReplica := range r.rows {
+		for _, current := range byReplica {
+			state := int(current.state)
+			if state < 0 || state >= len(count) {
+				state = 0
+			}
+			count[state]++
+		}
+	}
+	return count
 }
 
 func (r *replicas) len() int {

@@ -173,6 +173,58 @@ func TestCancelledReportIsCanceledNotAcknowledged(t *testing.T) {
 	}
 }
 
+func TestSyncCacheStateAcknowledgesEachUpdate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, http2 := serve(t, r)
+	stream, err := client(http2, connect.WithGRPC()).SyncCacheState(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := r.producer("r-1")
+	p.sequence = 4
+	exchange := func(operations ...*pb.CacheOperation) *pb.Ack {
+		t.Helper()
+		p.sequence++
+		if err := stream.Send(p.update(time.Now(), operations...)); err != nil {
+			t.Fatal(err)
+		}
+		ack, err := stream.Receive()
+		if err != nil || !ack.Accepted || ack.Sequence != p.sequence || ack.ServerEpoch != r.epoch {
+			t.Fatalf("update %d: %v, %v", p.sequence, ack, err)
+		}
+		return ack
+	}
+	if ack := exchange(); !ack.Resync {
+		t.Error("a source that begins in the middle was believed")
+	}
+	if ack := exchange(clearAll, storeChain); ack.Resync || len(r.holders(time.Now())) != 1 {
+		t.Errorf("after a CLEAR: %v, held by %q", ack, r.holders(time.Now()))
+	}
+	if ack := exchange(); ack.Resync {
+		t.Error("an update in order was not believed")
+	}
+
+	r.Drain() // while the stream is idle
+	if _, err := stream.Receive(); connect.CodeOf(err) != connect.CodeUnavailable {
+		t.Errorf("a draining server ended the stream with %v", err)
+	}
+	late, err := client(http2, connect.WithGRPC()).SyncCacheState(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = late.Send(p.update(time.Now()))
+	if _, err := late.Receive(); connect.CodeOf(err) != connect.CodeUnavailable {
+		t.Errorf("a stream opened while draining ended with %v", err)
+	}
+	for _, s := range []interface {
+		CloseRequest() error
+		CloseResponse() error
+	}{stream, late} {
+		_, _ = s.CloseRequest(), s.CloseResponse()
+	}
+}
+
 func TestStreamCacheEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -39,6 +39,7 @@ type Server struct {
 	replicas *replicas
 	sources  *sources
 	events   *hub
+	syncs    syncs
 	tokens   *tokenizer // nil: prompt_text is not tokenized
 	meters   *meters
 	health   *grpchealth.StaticChecker
@@ -83,15 +84,16 @@ func drawEpoch() uint64 {
 // Mount adds the service, health and reflection to mux.
 func (s *Server) Mount(mux *http.ServeMux) {
 	limit := connect.WithReadMaxBytes(s.config.MaxMessageBytes)
-	mux.Handle(inferencecachev1alpha1connect.NewInferenceCacheHandler(s, limit))
+	path, service := inferencecachev1alpha1connect.NewInferenceCacheHandler(s, limit)
+	mux.Handle(path, s.syncs.track(service))
 	mux.Handle(grpchealth.NewHandler(s.health))
 	reflector := grpcreflect.NewStaticReflector(inferencecachev1alpha1connect.InferenceCacheName, grpchealth.HealthV1ServiceName)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
 }
 
-// Run keeps the index tidy until ctx ends; from then on health is NOT_SERVING
-// and streams are told to end.
+// Run keeps the index tidy and looks for dead replicas until ctx ends; from then
+// on health is NOT_SERVING and streams are told to end.
 func (s *Server) Run(ctx context.Context) error {
 	s.setServing(true)
 	if s.tokens != nil {
@@ -99,6 +101,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(s.config.SweepInterval)
 	defer ticker.Stop()
+	deaths := time.NewTicker(max(s.config.ReplicaDeadAfter/deathChecks, time.Millisecond))
+	defer deaths.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -106,6 +110,8 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case now := <-ticker.C:
 			s.sweep(now)
+		case now := <-deaths.C:
+			s.checkDead(now)
 		}
 	}
 }
@@ -114,6 +120,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) Drain() {
 	s.setServing(false)
 	s.events.close()
+	s.syncs.close()
 }
 
 func (s *Server) setServing(serving bool) {
