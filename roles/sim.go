@@ -1,8 +1,10 @@
 package roles
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +20,9 @@ func newSim() *cobra.Command {
 		Use:   "sim",
 		Short: "Run one simulated vLLM engine, for trying things out without a GPU",
 		Long: `Run one simulated vLLM engine. Send it prompts at /v1/completions; it publishes the
-KV events that vLLM would. Faults: POST /sim/fault?kind=drop|restart|stall|seed|evict|clear.`,
+KV events that vLLM would. It misbehaves at POST /sim/fault?kind=K (with n=N, for=D,
+rank=N), where K is one of
+  ` + strings.Join(sim.FaultKinds(), " ") + `.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logs.logger(cmd, "text")
@@ -32,8 +36,13 @@ KV events that vLLM would. Faults: POST /sim/fault?kind=drop|restart|stall|seed|
 			if err := engine.Listen(); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s serves model %s at %s\n  events %s\n  replay %s\n",
-				config.Name, config.Model, engine.URL(), engine.EventsEndpoint(), engine.ReplayEndpoint())
+			fmt.Fprintf(cmd.OutOrStdout(), "%s serves model %s at %s\n", config.Name, config.Model, engine.URL())
+			for _, r := range engine.Ranks() {
+				fmt.Fprintf(cmd.OutOrStdout(), "  events %s\n  replay %s\n", r.EventsEndpoint(), cmp.Or(r.ReplayEndpoint(), "none"))
+				if endpoint := r.SnapshotEndpoint(); endpoint != "" {
+					fmt.Fprintf(cmd.OutOrStdout(), "  snapshot %s\n", endpoint)
+				}
+			}
 			return life.Run(cmd.Context(), stopGrace, log, life.Service{Name: "sim", Stage: life.Doors, Run: func(ctx context.Context) error {
 				return engine.Run(ctx)
 			}})

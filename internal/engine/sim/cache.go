@@ -3,6 +3,8 @@ package sim
 import (
 	"container/list"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // cache is the block pool of one process: an LRU of full blocks by hash, with
@@ -13,11 +15,15 @@ import (
 // Every block is one of: held and pinned (a running request uses it), held and
 // idle (in the LRU, still good for hits), reserved (allocated, not computed or
 // not full, so without a name), or empty.
+//
+// Copies in the memory of the host are apart from all that, as those of vLLM's
+// OffloadingConnector: they take no room here and outlive an eviction.
 type cache struct {
 	capacity int
 	held     map[blockHash]*block
 	idle     *list.List // of *block; the front is evicted next
 	reserved int
+	cpu      map[blockHash]struct{}
 }
 
 type block struct {
@@ -30,12 +36,13 @@ type block struct {
 type lease struct {
 	hashes   []blockHash // of its full blocks
 	matched  int         // leading ones that were held already
+	loaded   int         // ones behind those that only the host held: copied, not computed
 	reserved int         // blocks without a name: not computed yet, or the partial tail
 	stored   bool        // hashes[matched:] are held as well
 }
 
 func newCache(capacity int) *cache {
-	return &cache{capacity: capacity, held: make(map[blockHash]*block), idle: list.New()}
+	return &cache{capacity: capacity, held: make(map[blockHash]*block), idle: list.New(), cpu: make(map[blockHash]struct{})}
 }
 
 // used is the number of blocks that cannot be evicted. vLLM's usage gauge is
@@ -50,6 +57,12 @@ func (c *cache) allocate(hashes []blockHash, count int) (l *lease, evicted []blo
 	l = &lease{hashes: hashes}
 	for l.matched < len(hashes) && c.held[hashes[l.matched]] != nil {
 		l.matched++
+	}
+	for _, hash := range hashes[l.matched:] {
+		if _, ok := c.cpu[hash]; !ok {
+			break
+		}
+		l.loaded++
 	}
 	l.reserved = count - l.matched
 	wanted := l.reserved
@@ -69,8 +82,8 @@ func (c *cache) allocate(hashes []blockHash, count int) (l *lease, evicted []blo
 	return l, evicted, true
 }
 
-// store names the reserved full blocks of l, now that they are computed, and
-// returns the new hashes.
+// store names the reserved full blocks of l, now that they are computed or
+// copied from the host, and returns the new hashes.
 func (c *cache) store(l *lease) []blockHash {
 	fresh := l.hashes[l.matched:]
 	for _, hash := range fresh {
@@ -115,7 +128,27 @@ func (c *cache) evict(n int) []blockHash {
 	return gone
 }
 
-// clear forgets everything, unless a block is in use.
+// offload is evict, but the blocks stay with the host. fresh are the ones that
+// it did not have before.
+func (c *cache) offload(n int) (gone, fresh []blockHash) {
+	gone = c.evict(n)
+	for _, hash := range gone {
+		if _, ok := c.cpu[hash]; !ok {
+			c.cpu[hash] = struct{}{}
+			fresh = append(fresh, hash)
+		}
+	}
+	return gone, fresh
+}
+
+// forgetCPU forgets the copies of the host and returns their hashes, in order.
+func (c *cache) forgetCPU() []blockHash {
+	gone := slices.Sorted(maps.Keys(c.cpu))
+	clear(c.cpu)
+	return gone
+}
+
+// clear forgets everything but the host's copies, unless a block is in use.
 func (c *cache) clear() bool {
 	if c.used() > 0 {
 		return false

@@ -89,7 +89,7 @@ func TestCacheAgreesWithItsEvents(t *testing.T) {
 		case 0, 1:
 			tokens := text(byte('a'+random.IntN(4)), 1+random.IntN(9))
 			tokens[len(tokens)/2] += uint32(random.IntN(2))
-			l, evicted, ok := c.allocate(newRoot(1).chain(tokens, 2), (len(tokens)+1)/2)
+			l, evicted, ok := c.allocate(newRoot(1).chain(tokens, 2, variant{}), (len(tokens)+1)/2)
 			if !ok {
 				continue
 			}
@@ -125,16 +125,16 @@ func TestCacheAgreesWithItsEvents(t *testing.T) {
 }
 
 func TestHashDependsOnSeedParentAndTokens(t *testing.T) {
-	same := newRoot(7).chain(text('a', 33), 16)
-	if again := newRoot(7).chain(text('a', 40), 16); !slices.Equal(same, again) || len(same) != 2 {
+	same := newRoot(7).chain(text('a', 33), 16, variant{})
+	if again := newRoot(7).chain(text('a', 40), 16, variant{}); !slices.Equal(same, again) || len(same) != 2 {
 		t.Errorf("%x is not %x", same, again)
 	}
 	different := []blockHash{
 		same[0], same[1],
-		newRoot(8).chain(text('a', 16), 16)[0],
-		newRoot(7).chain(text('b', 16), 16)[0],
-		newRoot(0).chain(text('a', 16), 16)[0],
-		newRoot(0).chain(text('a', 16), 16)[0],
+		newRoot(8).chain(text('a', 16), 16, variant{})[0],
+		newRoot(7).chain(text('b', 16), 16, variant{})[0],
+		newRoot(0).chain(text('a', 16), 16, variant{})[0],
+		newRoot(0).chain(text('a', 16), 16, variant{})[0],
 	}
 	slices.Sort(different)
 	if n := len(slices.Compact(different)); n != 6 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 )
@@ -37,7 +36,18 @@ type Config struct {
 	BufferSteps    int     // batches kept for replay
 	HWM            int     // live messages queued per subscriber; more are dropped
 	Seed           uint64  // of the block hashes; 0: random per process, as vLLM without PYTHONHASHSEED
+
+	Ranks       int      // data-parallel ranks; each adds its number to configured ports
+	LoRA        []string // adapters served besides Model, in the order of their numbers
+	ReplayHWM   int      // replies queued for a client that does not read, the rest is dropped; 0: room for a whole replay
+	NoReplay    bool     // there is no replay, as in vLLM by default
+	NoDiscovery bool     // no /kv_event_sources, as in vLLM before PR 55844
+	Epoch       bool     // topics name the process and /server_info exists, as in SGLang
+	Snapshot    string   // ROUTER endpoint of SGLang's snapshots, which imply Epoch; "": none
 }
+
+// maxRanks is far above what one machine's ports and memory are good for.
+const maxRanks = 1024
 
 // Default is the configuration a zero Config stands for. BufferSteps, HWM and
 // MaxTokens are vLLM's own defaults; the rates suit a demonstration.
@@ -58,6 +68,7 @@ func Default() Config {
 		ReplayLayout:   LayoutNew,
 		BufferSteps:    10_000,
 		HWM:            100_000,
+		Ranks:          1,
 	}
 }
 
@@ -81,6 +92,13 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.BufferSteps, "buffer-steps", d.BufferSteps, "batches kept for replay")
 	fs.IntVar(&c.HWM, "hwm", d.HWM, "live messages queued per subscriber before they are dropped")
 	fs.Uint64Var(&c.Seed, "seed", d.Seed, "seed of the block hashes (0: random per process)")
+	fs.IntVar(&c.Ranks, "ranks", d.Ranks, "data-parallel ranks; each adds its number to configured ports")
+	fs.StringSliceVar(&c.LoRA, "lora", d.LoRA, "names of LoRA adapters to serve besides the model")
+	fs.IntVar(&c.ReplayHWM, "replay-hwm", d.ReplayHWM, "replay replies queued for a client that does not read before they are dropped (0: a whole replay; libzmq: 1000)")
+	fs.BoolVar(&c.NoReplay, "no-replay", d.NoReplay, "replay nothing, as vLLM without a replay endpoint")
+	fs.BoolVar(&c.NoDiscovery, "no-discovery", d.NoDiscovery, "do not serve /kv_event_sources")
+	fs.BoolVar(&c.Epoch, "epoch", d.Epoch, "name the process in topics and serve /server_info, as SGLang does")
+	fs.StringVar(&c.Snapshot, "snapshot", d.Snapshot, "endpoint of SGLang's placement snapshots (empty: none); implies --epoch")
 }
 
 // Validate joins every problem of c; zero fields are fine.
@@ -99,6 +117,13 @@ func (c *Config) Validate() error {
 	positive("max-concurrency", v.MaxConcurrency)
 	positive("buffer-steps", v.BufferSteps)
 	positive("hwm", v.HWM)
+	positive("ranks", v.Ranks)
+	check(v.Ranks <= maxRanks, "--ranks must be at most %d, got %d", maxRanks, v.Ranks)
+	check(v.ReplayHWM >= 0, "--replay-hwm must not be negative, got %d", v.ReplayHWM)
+	for i, name := range v.LoRA {
+		check(name != "" && name != v.Model && !slices.Contains(v.LoRA[:i], name),
+			"--lora: %q is empty, the model's name or there twice", name)
+	}
 	check(v.MaxTokens <= maxCompletion, "--max-tokens must be at most %d, got %d", maxCompletion, v.MaxTokens)
 	// The upper bound of the rates keeps NaN and infinity out as well.
 	check(v.PrefillRate > 0 && v.PrefillRate <= 1e12, "--prefill-rate must be positive, got %v", v.PrefillRate)
@@ -110,11 +135,17 @@ func (c *Config) Validate() error {
 	_, _, err := net.SplitHostPort(v.Listen)
 	check(err == nil, "--listen %q is not host:port: %w", v.Listen, err)
 	endpoint := func(flag, value string) {
-		_, err := tcpAddress(value)
+		last, err := offset(value, max(v.Ranks, 1)-1)
+		if err == nil {
+			_, err = tcpAddress(last)
+		}
 		check(err == nil, "--%s: %w", flag, err)
 	}
 	endpoint("events", v.Events)
 	endpoint("replay", v.Replay)
+	if v.Snapshot != "" {
+		endpoint("snapshot", v.Snapshot)
+	}
 	return errors.Join(problems...)
 }
 
@@ -136,6 +167,8 @@ func (c *Config) withDefaults() Config {
 	orDefault(&v.ReplayLayout, d.ReplayLayout)
 	orDefault(&v.BufferSteps, d.BufferSteps)
 	orDefault(&v.HWM, d.HWM)
+	orDefault(&v.Ranks, d.Ranks)
+	v.Epoch = v.Epoch || v.Snapshot != ""
 	return v
 }
 
@@ -144,20 +177,4 @@ func orDefault[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
-}
-
-// tcpAddress turns a bind endpoint of ZeroMQ into the address of a listener.
-func tcpAddress(endpoint string) (string, error) {
-	address, ok := strings.CutPrefix(endpoint, "tcp://")
-	if !ok {
-		return "", fmt.Errorf("endpoint %q does not start with tcp://", endpoint)
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return "", fmt.Errorf("endpoint %q is not tcp://host:port: %w", endpoint, err)
-	}
-	if host == "*" {
-		host = ""
-	}
-	return net.JoinHostPort(host, port), nil
 }

@@ -14,11 +14,11 @@ func TestFlagsDefaultToDefault(t *testing.T) {
 	var c Config
 	fs := pflag.NewFlagSet("sim", pflag.ContinueOnError)
 	c.Flags(fs)
-	if err := fs.Parse([]string{"--blocks=7", "--topic=kv"}); err != nil {
+	if err := fs.Parse([]string{"--blocks=7", "--topic=kv", "--lora=a,b", "--lora=c"}); err != nil {
 		t.Fatal(err)
 	}
 	want := Default()
-	want.Blocks, want.Topic = 7, "kv"
+	want.Blocks, want.Topic, want.LoRA = 7, "kv", []string{"a", "b", "c"}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}
@@ -34,6 +34,7 @@ func TestValidateJoinsAllProblems(t *testing.T) {
 	c := Config{
 		Listen: "8101", Events: "ipc://x", Replay: "tcp://x", BlockSize: -1, Blocks: -1, PrefillRate: math.NaN(),
 		DecodeRate: -1, MaxTokens: -1, MaxConcurrency: -1, BufferSteps: -1, HWM: -1, Encoding: "json", ReplayLayout: "odd",
+		Ranks: -1, LoRA: []string{"a", "a"}, ReplayHWM: -1, Snapshot: "tcp://x",
 	}
 	err := c.Validate()
 	if err == nil {
@@ -42,9 +43,19 @@ func TestValidateJoinsAllProblems(t *testing.T) {
 	for _, flag := range []string{
 		"listen", "events", "replay", "block-size", "blocks", "prefill-rate", "decode-rate", "max-tokens",
 		"max-concurrency", "buffer-steps", "hwm", "encoding", "replay-layout",
+		"ranks", "lora", "replay-hwm", "snapshot",
 	} {
 		if !regexp.MustCompile(`(?m)^--` + flag + `[ :]`).MatchString(err.Error()) {
 			t.Errorf("--%s is not named in\n%v", flag, err)
+		}
+	}
+}
+
+func TestEveryRankNeedsAPort(t *testing.T) {
+	c := Config{Ranks: 3, Events: "tcp://*:65534", LoRA: []string{"sim"}}
+	for _, problem := range []string{`--events: endpoint "tcp://*:65534" leaves rank 2 no port`, `--lora: "sim" is empty, the model's name or there twice`} {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Errorf("no %s in\n%v", problem, err)
 		}
 	}
 }

@@ -15,142 +15,129 @@ const (
 	maxStall      = time.Hour
 )
 
-// Drop keeps the next n batches from the live stream. They still take their
-// sequence numbers and can be replayed: what a subscriber sees is a gap.
-func (e *Engine) Drop(n int) { e.current().feed.drop(n) }
-
-// Restart replaces the process, as a crashed container is: requests fail with
-// ErrRestarted, the cache and the replay buffer are empty, the sequence starts
-// at 0, the hash seed is new unless it is configured, and every connection to
-// the event sockets is closed. The addresses stay.
-func (e *Engine) Restart() {
-	e.restarting.Lock()
-	defer e.restarting.Unlock()
-	old := e.current()
-	old.kill()
-	e.live.disconnect()
-	e.replay.disconnect()
-	e.process.Store(newProcess(e.cfg, e.live))
-	e.restarts.Add(1)
-	close(old.feed.gone)
-	e.log.Info("simulated engine restarted", "name", e.cfg.Name)
-}
-
-// Stall makes the event thread stand still for d: nothing is sent live or
-// replayed, while the engine goes on serving and connections stay open.
-func (e *Engine) Stall(d time.Duration) { e.current().feed.stall(d) }
-
-// Truncate ends the next replay after n replies and without an end marker,
-// which is what vLLM's ROUTER does to a client that reads slowly.
-func (e *Engine) Truncate(n int) { e.current().feed.truncate(n) }
-
-// Reseed gives future blocks another random hash seed. What is cached stays
-// held under its old hashes but is never found again.
-func (e *Engine) Reseed() {
-	p := e.current()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.root = newRoot(0)
-}
-
-// Evict forgets the n least recently used blocks that no request uses, and
-// publishes their removal in one batch. It returns how many there were.
-func (e *Engine) Evict(n int) int {
-	p := e.current()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	evicted := p.cache.evict(n)
-	p.noteEvicted(evicted)
-	p.flush()
-	return len(evicted)
-}
-
-// Clear empties the cache and publishes AllBlocksCleared. Like vLLM's
-// reset_prefix_cache it refuses, and returns false, while a block is in use.
-func (e *Engine) Clear() bool {
-	p := e.current()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.cache.clear() {
-		return false
-	}
-	p.events = append(p.events, event{kind: allBlocksCleared})
-	p.flush()
-	return true
-}
-
 // fault is one kind of POST /sim/fault; it returns what to answer.
 type fault struct {
 	kind  string
-	apply func(e *Engine, query url.Values) (map[string]any, error)
+	apply func(r *Rank, query url.Values) (map[string]any, error)
 }
 
 var faults = []fault{
-	{"clear", func(e *Engine, _ url.Values) (map[string]any, error) {
-		return map[string]any{"success": e.Clear()}, nil
+	{"badframes", plain((*Rank).BadFrames)},
+	{"clear", func(r *Rank, _ url.Values) (map[string]any, error) {
+		return map[string]any{"success": r.Clear()}, nil
 	}},
-	{"drop", func(e *Engine, query url.Values) (map[string]any, error) {
-		n, err := count(query)
-		if err != nil {
-			return nil, err
+	{"drop", counted((*Rank).Drop)},
+	{"duplicate", counted((*Rank).Duplicate)},
+	{"empty", plain((*Rank).Empty)},
+	{"evict", counting("evicted", (*Rank).Evict)},
+	{"forget-cpu", func(r *Rank, _ url.Values) (map[string]any, error) {
+		return map[string]any{"forgotten": r.ForgetCPU()}, nil
+	}},
+	{"garbage", plain((*Rank).Garbage)},
+	{"hole", counted((*Rank).Hole)},
+	{"late", counting("forgotten", (*Rank).Late)},
+	{"offload", counting("offloaded", (*Rank).Offload)},
+	{"refuse", counted((*Rank).Refuse)},
+	{"reorder", plain((*Rank).Reorder)},
+	{"restart", plain((*Rank).Restart)},
+	{"seed", plain((*Rank).Reseed)},
+	{"skip", counted((*Rank).Skip)},
+	{"snapshot-error", func(r *Rank, query url.Values) (map[string]any, error) {
+		text := query.Get("text")
+		if text == "" {
+			text = "snapshot capture failed"
 		}
-		e.Drop(n)
-		return map[string]any{"n": n}, nil
+		r.SnapshotError(text)
+		return map[string]any{"text": text}, nil
 	}},
-	{"evict", func(e *Engine, query url.Values) (map[string]any, error) {
-		n, err := count(query)
-		if err != nil {
-			return nil, err
-		}
-		return map[string]any{"evicted": e.Evict(n)}, nil
-	}},
-	{"restart", func(e *Engine, _ url.Values) (map[string]any, error) {
-		e.Restart()
-		return map[string]any{}, nil
-	}},
-	{"seed", func(e *Engine, _ url.Values) (map[string]any, error) {
-		e.Reseed()
-		return map[string]any{}, nil
-	}},
-	{"stall", func(e *Engine, query url.Values) (map[string]any, error) {
+	{"stall", func(r *Rank, query url.Values) (map[string]any, error) {
 		d, err := stallTime(query)
 		if err != nil {
 			return nil, err
 		}
-		e.Stall(d)
+		r.Stall(d)
 		return map[string]any{"for": d.String()}, nil
 	}},
-	{"truncate", func(e *Engine, query url.Values) (map[string]any, error) {
+	{"truncate", counted((*Rank).Truncate)},
+	{"unknown", plain((*Rank).Unknown)},
+}
+
+// plain is a fault without parameters.
+func plain(act func(*Rank)) func(*Rank, url.Values) (map[string]any, error) {
+	return func(r *Rank, _ url.Values) (map[string]any, error) {
+		act(r)
+		return map[string]any{}, nil
+	}
+}
+
+// counted is a fault with n=N, 1 if it is not given.
+func counted(act func(*Rank, int)) func(*Rank, url.Values) (map[string]any, error) {
+	return func(r *Rank, query url.Values) (map[string]any, error) {
 		n, err := count(query)
 		if err != nil {
 			return nil, err
 		}
-		e.Truncate(n)
+		act(r, n)
 		return map[string]any{"n": n}, nil
-	}},
+	}
 }
 
-// serveFault is POST /sim/fault?kind=K, with n=N for drop, evict and truncate (1) and
-// for=D for stall (1s).
+// counting is counted that answers, under this name, how many it found.
+func counting(name string, act func(*Rank, int) int) func(*Rank, url.Values) (map[string]any, error) {
+	return func(r *Rank, query url.Values) (map[string]any, error) {
+		n, err := count(query)
+		if err != nil {
+			return nil, err
+		}
+		return map[string]any{name: act(r, n)}, nil
+	}
+}
+
+// FaultKinds are the kinds of POST /sim/fault.
+func FaultKinds() []string {
+	var kinds []string
+	for _, f := range faults {
+		kinds = append(kinds, f.kind)
+	}
+	return kinds
+}
+
+// serveFault is POST /sim/fault?kind=K, with rank=N (0), n=N where a number makes
+// sense (1), for=D for stall (1s) and text=T for snapshot-error.
 func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	kind := query.Get("kind")
 	i := slices.IndexFunc(faults, func(f fault) bool { return f.kind == kind })
 	if i < 0 {
-		var kinds []string
-		for _, f := range faults {
-			kinds = append(kinds, f.kind)
-		}
-		fail(w, http.StatusBadRequest, "kind", fmt.Sprintf("unknown kind %q: use one of %s", kind, strings.Join(kinds, ", ")))
+		fail(w, http.StatusBadRequest, "kind",
+			fmt.Sprintf("unknown kind %q: use one of %s", kind, strings.Join(FaultKinds(), ", ")))
 		return
 	}
-	answer, err := faults[i].apply(e, query)
+	rank, err := e.rankOf(query)
+	if err != nil {
+		fail(w, http.StatusBadRequest, "rank", err.Error())
+		return
+	}
+	answer, err := faults[i].apply(rank, query)
 	if err != nil {
 		fail(w, http.StatusBadRequest, "", err.Error())
 		return
 	}
 	answer["kind"] = kind
 	reply(w, answer)
+}
+
+// rankOf is the rank that rank=N names, or rank 0.
+func (e *Engine) rankOf(query url.Values) (*Rank, error) {
+	text := query.Get("rank")
+	if text == "" {
+		return e.Rank, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n >= len(e.ranks) {
+		return nil, fmt.Errorf("rank must be a number from 0 to %d, got %q", len(e.ranks)-1, text)
+	}
+	return e.ranks[n], nil
 }
 
 func count(query url.Values) (int, error) {

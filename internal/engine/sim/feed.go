@@ -3,6 +3,8 @@ package sim
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -13,29 +15,36 @@ import (
 // loss shows as a gap.
 const queueLimit = 100_000
 
-// endMarker is the sequence number that ends a replay: -1 as vLLM writes it.
-const endMarker = ^uint64(0)
+// Metadata that SGLang appends to the topic of live messages.
+const (
+	epochTag   = "\x00sgl-kv-epoch="    // the name of the process
+	barrierTag = "\x00sgl-kv-snapshot=" // after that; of the batch that marks a snapshot's cut
+)
 
 // feed is the event thread of one process (vLLM's ZmqEventPublisher): it takes
 // batches in order, sends them live and keeps the newest for replay. Sequence
 // numbers start at 0 and are given when the scheduler hands a batch over.
 type feed struct {
 	cfg    Config
+	rank   int
 	live   *socket
+	epoch  string             // name of the process; "" unless Config.Epoch
+	topic  string             // of live messages
 	ready  chan struct{}      // capacity 1: the queue is not empty
 	stalls chan time.Duration // capacity 1: stand still for so long
 	gone   chan struct{}      // closed when a successor is in place
 
-	mu       sync.Mutex
-	closed   bool
-	next     uint64 // sequence of the next batch
-	queue    []batch
-	drops    int // batches to keep from the live stream
-	cut      int // replies in the next replay, if cutNext
-	cutNext  bool
-	buffer   []batch // encoded; a ring of at most BufferSteps
-	oldest   int     // position of the oldest in a full ring
-	overflow uint64  // batches lost because the queue was full
+	mu        sync.Mutex
+	closed    bool
+	next      uint64 // sequence of the next batch
+	queue     []batch
+	buffer    ring          // encoded
+	placement *placement    // what is sent; nil without snapshots
+	late      []liveMessage // held back until the next batch is sent
+	onLive    liveFaults    // asked for, not carried out yet
+	onReplay  replayFaults  // likewise
+	refusal   string        // of the next snapshot request; "" is none
+	overflow  uint64        // batches lost because the queue was full
 }
 
 // batch is the events of one scheduler step, then their encoded form.
@@ -44,58 +53,58 @@ type batch struct {
 	at      time.Time
 	events  []event
 	payload []byte
-	silent  bool // dropped from the live stream by order
+	barrier *barrier // the batch is the cut of a snapshot
+	stub    bool     // no batch, but a message without a payload and without a number of its own
+	live    liveMarks
 }
 
-// replayRequest is a peer's wish for all batches from start on.
-type replayRequest struct {
-	peer  *peer
-	start uint64
-}
+// liveMessage is an encoded live message.
+type liveMessage struct{ topic, bytes []byte }
 
-func newFeed(cfg Config, live *socket) *feed {
-	return &feed{
-		cfg: cfg, live: live,
+func newFeed(cfg Config, rank int, live *socket) *feed {
+	f := &feed{
+		cfg: cfg, rank: rank, live: live, topic: cfg.Topic,
 		ready:  make(chan struct{}, 1),
 		stalls: make(chan time.Duration, 1),
 		gone:   make(chan struct{}),
+		buffer: ring{limit: cfg.BufferSteps},
 	}
+	if cfg.Epoch {
+		f.epoch = newID()
+		f.topic += epochTag + f.epoch
+	}
+	if cfg.Snapshot != "" {
+		f.placement = newPlacement()
+	}
+	return f
 }
 
+// newID is a name like those that SGLang takes from uuid4().hex.
+func newID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
+
 // put hands the events of one step over; it never blocks.
-func (f *feed) put(events []event) {
+func (f *feed) put(events []event) { f.add(batch{events: events}) }
+
+// add gives b its number and queues it, as put does.
+func (f *feed) add(b batch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return
 	}
-	seq := f.next
-	f.next++
+	b.seq, b.at = f.next, time.Now()
+	if !b.stub {
+		f.next++
+	}
 	if len(f.queue) >= queueLimit {
 		f.overflow++
 		return
 	}
-	b := batch{seq: seq, at: time.Now(), events: events}
-	if f.drops > 0 {
-		f.drops--
-		b.silent = true
+	if !b.stub {
+		b.live = f.onLive.take()
 	}
 	f.queue = append(f.queue, b)
 	signal(f.ready)
-}
-
-// drop keeps the next n batches from the live stream, on top of earlier ones.
-func (f *feed) drop(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.drops += n
-}
-
-// truncate ends the next replay after n replies, without an end marker.
-func (f *feed) truncate(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.cut, f.cutNext = n, true
 }
 
 // stall makes the event thread stand still for d, replay included. While it
@@ -119,7 +128,7 @@ func (f *feed) stall(d time.Duration) {
 func (f *feed) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.closed, f.queue, f.buffer = true, nil, nil
+	f.closed, f.queue, f.late, f.buffer.batches = true, nil, nil, nil
 }
 
 // run is the event thread. It returns when ctx ends or the process is replaced.
@@ -163,79 +172,57 @@ func (f *feed) sendOne() (more bool) {
 	b := f.queue[0]
 	f.queue[0] = batch{}
 	f.queue = f.queue[1:]
-	b.payload = appendBatch(nil, f.cfg.Encoding, b.at, b.events)
-	b.events = nil
-	// Queueing for peers does not block, and under the lock nothing of a
-	// process can be sent after its end.
-	if !b.silent {
-		topic := []byte(f.cfg.Topic)
-		f.live.publish(topic, appendMessage(nil, topic, seqFrame(b.seq), b.payload))
+	if b.stub {
+		f.publish(newMessage(f.topic, seqFrame(b.seq)))
+		return len(f.queue) > 0
 	}
-	f.keep(b)
+	if b.payload == nil {
+		b.payload = appendBatch(nil, f.cfg.Encoding, b.at, f.rank, b.events)
+	}
+	f.send(b)
+	f.buffer.keep(batch{seq: b.seq, payload: b.payload})
+	if f.placement != nil {
+		f.placement.apply(b.events)
+	}
+	if b.barrier != nil {
+		f.answerSnapshot(b)
+	}
 	return len(f.queue) > 0
 }
 
-// keep adds b to the replay ring. f.mu is held.
-func (f *feed) keep(b batch) {
-	if len(f.buffer) < f.cfg.BufferSteps {
-		f.buffer = append(f.buffer, b)
+// send publishes b, and behind it what waits for a batch to overtake it. f.mu
+// is held: queueing for peers does not block, and under the lock nothing of a
+// process can be sent after its end.
+func (f *feed) send(b batch) {
+	topic := f.topic
+	if b.barrier != nil {
+		topic += barrierTag + b.barrier.id
+	}
+	m := newMessage(topic, seqFrame(b.seq), b.payload)
+	var messages []liveMessage
+	switch {
+	case b.live.silent:
+	case b.live.twice:
+		messages = []liveMessage{m, m}
+	default:
+		messages = []liveMessage{m}
+	}
+	if b.live.late {
+		f.late = append(f.late, messages...)
 		return
 	}
-	f.buffer[f.oldest] = b
-	f.oldest = (f.oldest + 1) % len(f.buffer)
+	for _, m := range append(messages, f.late...) {
+		f.publish(m)
+	}
+	f.late = nil
 }
 
-// from returns the buffered batches with a sequence of at least start, and
-// whether all that a replay should send is there.
-func (f *feed) from(start uint64) (batches []batch, whole bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := range f.buffer {
-		if b := f.buffer[(f.oldest+i)%len(f.buffer)]; b.seq >= start {
-			batches = append(batches, b)
-		}
-	}
-	if f.cutNext {
-		f.cutNext = false
-		return batches[:min(f.cut, len(batches))], false
-	}
-	return batches, true
-}
+func (f *feed) publish(m liveMessage) { f.live.publish(m.topic, m.bytes) }
 
-// replay answers r. It queues all replies at once, so that a slow client holds
-// up nobody; the queue of a peer has room for one whole replay.
-//
-// vLLM leaves its ROUTER at libzmq's limit of 1,000 messages and loses what a
-// slow client does not read in time. Here that is a fault to ask for: Truncate.
-func (f *feed) replay(r replayRequest) {
-	batches, whole := f.from(r.start)
-	for _, b := range batches {
-		r.peer.out.push(f.reply(b.seq, b.payload))
-	}
-	if whole {
-		r.peer.out.push(f.reply(endMarker, nil))
-	}
-}
-
-// reply encodes one reply behind the empty frame of the request's envelope.
-func (f *feed) reply(seq uint64, payload []byte) []byte {
-	if f.cfg.ReplayLayout == LayoutOld {
-		return appendMessage(nil, nil, seqFrame(seq), payload)
-	}
-	topic := []byte(f.cfg.Topic)
-	if seq == endMarker {
-		topic = nil
-	}
-	return appendMessage(nil, nil, topic, seqFrame(seq), payload)
+// newMessage encodes one: the topic and what follows it.
+func newMessage(topic string, frames ...[]byte) liveMessage {
+	first := []byte(topic)
+	return liveMessage{first, appendMessage(nil, append([][]byte{first}, frames...)...)}
 }
 
 func seqFrame(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
-
-// requestFrom reads what a ROUTER gets of a replay request after the identity:
-// [empty, start]. vLLM logs and ignores anything else.
-func requestFrom(frames [][]byte) (start uint64, ok bool) {
-	if len(frames) != 2 || len(frames[0]) != 0 || len(frames[1]) != 8 {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(frames[1]), true
-}

@@ -15,7 +15,8 @@ import (
 // follower is a consumer at its simplest: what it holds is what it was told.
 type follower struct {
 	t    *testing.T
-	held map[uint64][]uint32 // whole prefix of each block, by hash
+	held map[uint64][]uint32 // whole prefix of each block on the GPU, by hash
+	cpu  map[uint64]bool     // blocks in the host's memory
 }
 
 func (f *follower) hear(payload []byte) {
@@ -35,6 +36,10 @@ func (f *follower) hear(payload []byte) {
 		case engine.Stored:
 			f.stored(e)
 		case engine.Removed:
+			if e.Medium == "CPU" && f.cpu[e.Hashes[0].ID] {
+				delete(f.cpu, e.Hashes[0].ID)
+				continue
+			}
 			if _, ok := f.held[e.Hashes[0].ID]; !ok || len(e.Hashes) != 1 {
 				f.t.Fatalf("removal of %+v", e.Hashes)
 			}
@@ -49,6 +54,15 @@ func (f *follower) hear(payload []byte) {
 
 func (f *follower) stored(e engine.Event) {
 	f.t.Helper()
+	if e.Medium == "CPU" && len(e.Tokens) == 0 && e.BlockSize == 0 {
+		for _, hash := range e.Hashes {
+			if f.cpu[hash.ID] || f.held[hash.ID] == nil {
+				f.t.Fatalf("block %x went to the host, which has it: %v", hash.ID, f.cpu[hash.ID])
+			}
+			f.cpu[hash.ID] = true
+		}
+		return
+	}
 	if len(e.Tokens) != len(e.Hashes)*e.BlockSize || e.Medium != "GPU" || e.GroupIdx != 0 ||
 		e.SpecKind != "full_attention" || e.FirstApart("") != len(e.Hashes) {
 		f.t.Fatalf("store %+v", e)
@@ -78,8 +92,8 @@ func TestFollowerHoldsWhatTheEngineHolds(t *testing.T) {
 			cfg.Encoding, cfg.Blocks, cfg.BlockSize = encoding, 40, 4
 			e := start(t, cfg)
 			c := subscribe(t, e, "")
-			f := &follower{t: t, held: map[uint64][]uint32{}}
-			random := rand.New(rand.NewPCG(3, 4))
+			f := &follower{t: t, held: map[uint64][]uint32{}, cpu: map[uint64]bool{}}
+			random := rand.New(rand.NewPCG(3, 5))
 			heard := uint64(0)
 			for range 300 {
 				prompt := text('a', 1+random.IntN(100))
@@ -94,6 +108,12 @@ func TestFollowerHoldsWhatTheEngineHolds(t *testing.T) {
 					e.Clear()
 				case 1:
 					e.Evict(random.IntN(10))
+				case 2, 3:
+					e.Offload(random.IntN(10))
+				case 4:
+					if random.IntN(5) == 0 {
+						e.ForgetCPU()
+					}
 				}
 				for ; heard < e.State().NextSequence; heard++ {
 					frames := c.message()
@@ -106,8 +126,15 @@ func TestFollowerHoldsWhatTheEngineHolds(t *testing.T) {
 			// The engine's own hash of what the follower knows must be the same.
 			held := map[uint64]uint64{}
 			for hash, prefix := range f.held {
-				chain := newRoot(1).chain(prefix, cfg.BlockSize)
+				chain := newRoot(1).chain(prefix, cfg.BlockSize, variant{})
 				held[hash] = uint64(chain[len(chain)-1])
+			}
+			host := map[uint64]bool{}
+			for hash := range e.current().cache.cpu {
+				host[uint64(hash)] = true
+			}
+			if diff := cmp.Diff(host, f.cpu); diff != "" {
+				t.Error(diff)
 			}
 			want := map[uint64]uint64{}
 			for hash := range e.current().cache.held {

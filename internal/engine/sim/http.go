@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strconv"
 )
 
 // maxBody bounds a request body, in bytes.
@@ -22,12 +24,32 @@ func (e *Engine) Handler() http.Handler {
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /metrics", e.serveMetrics)
 	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
-		// vLLM answers 200 even if it refuses.
-		reply(w, map[string]bool{"success": e.Clear()})
+		// vLLM asks every rank, and answers 200 even if one refuses.
+		success := true
+		for _, r := range e.ranks {
+			success = r.Clear() && success
+		}
+		reply(w, map[string]bool{"success": success})
 	})
+	if !e.cfg.NoDiscovery {
+		mux.HandleFunc("GET /kv_event_sources", e.serveSources)
+	}
+	if e.cfg.Epoch {
+		mux.HandleFunc("GET /server_info", e.serveServerInfo)
+	}
 	mux.HandleFunc("POST /sim/fault", e.serveFault)
-	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, e.State()) })
+	mux.HandleFunc("GET /sim/state", e.serveState)
 	return mux
+}
+
+// serveState is GET /sim/state, with rank=N (0).
+func (e *Engine) serveState(w http.ResponseWriter, r *http.Request) {
+	rank, err := e.rankOf(r.URL.Query())
+	if err != nil {
+		fail(w, http.StatusBadRequest, "rank", err.Error())
+		return
+	}
+	reply(w, rank.State())
 }
 
 // decode reads a JSON body into request; if it cannot, it answers and returns
@@ -49,16 +71,35 @@ func decode(w http.ResponseWriter, r *http.Request, request any) bool {
 	return true
 }
 
-// serves answers 404 and returns false unless model is empty or the served one.
+// serves answers 404 and returns false unless model is empty, the served one or
+// an adapter.
 func (e *Engine) serves(w http.ResponseWriter, model string) bool {
-	if model == "" || model == e.cfg.Model {
+	if model == "" || model == e.cfg.Model || slices.Contains(e.cfg.LoRA, model) {
 		return true
 	}
 	fail(w, http.StatusNotFound, "model", fmt.Sprintf("The model `%s` does not exist.", model))
 	return false
 }
 
-// failCompletion maps an error of Complete to an answer.
+// rankHeader names the rank that is to serve a request.
+const rankHeader = "X-data-parallel-rank"
+
+// rankFor is the rank that r names, or the least loaded one. Like vLLM it
+// ignores what is no number and refuses a rank that does not exist: then it
+// answers and returns nil.
+func (e *Engine) rankFor(w http.ResponseWriter, r *http.Request) *Rank {
+	n, err := strconv.Atoi(r.Header.Get(rankHeader))
+	switch {
+	case err != nil:
+		return e.leastLoaded()
+	case n < 0 || n >= len(e.ranks):
+		fail(w, http.StatusBadRequest, "", fmt.Sprintf("data_parallel_rank %d is out of range [0, %d).", n, len(e.ranks)))
+		return nil
+	}
+	return e.ranks[n]
+}
+
+// failCompletion maps an error of Serve to an answer.
 func failCompletion(w http.ResponseWriter, err error) {
 	prompt := (*PromptError)(nil)
 	switch {

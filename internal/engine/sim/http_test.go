@@ -120,7 +120,7 @@ func TestBadRequestsAreExplained(t *testing.T) {
 		{"/v1/chat/completions", `{"messages":[{"content":[{"type":"image_url"}]}]}`, 400, `content part of type "image_url"`},
 		{"/tokenize", `{}`, 400, "either prompt or messages"},
 		{"/tokenize", `{"model":"other","prompt":"x"}`, 404, "does not exist"},
-		{"/sim/fault?kind=flood", "", 400, "use one of clear, drop, evict, restart, seed, stall, truncate"},
+		{"/sim/fault?kind=flood", "", 400, "use one of badframes, clear, drop, duplicate"},
 		{"/sim/fault?kind=drop&n=0", "", 400, "n must be a number from 1"},
 		{"/sim/fault?kind=stall&for=soon", "", 400, "for must be a duration"},
 	} {
@@ -165,12 +165,43 @@ func TestFaultsOverHTTP(t *testing.T) {
 	f("/sim/fault?kind=clear", `{"kind":"clear","success":true}`)
 	f("/reset_prefix_cache", `{"success":true}`)
 	want := []eventKind{blockStored, blockRemoved, blockRemoved, blockRemoved, blockRemoved, allBlocksCleared, allBlocksCleared}
-	if e.current().feed.drops != 1 || !slices.Equal(kinds(published(e)), want) {
-		t.Errorf("%d of 3 drops left after two batches", e.current().feed.drops)
+	if e.current().feed.onLive.drop != 1 || !slices.Equal(kinds(published(e)), want) {
+		t.Errorf("%d of 3 drops left after two batches", e.current().feed.onLive.drop)
 	}
 	f("/sim/fault?kind=restart", `{"kind":"restart"}`)
 	if s := answer[State](t, e, "GET", "/sim/state", ""); s.Restarts != 1 || s.NextSequence != 0 || s.Name != "sim" {
 		t.Errorf("state %+v", s)
+	}
+}
+
+func TestEveryFaultHasAKind(t *testing.T) {
+	e := newTestEngine(quick())
+	kinds := FaultKinds()
+	if !slices.IsSorted(kinds) || len(slices.Compact(slices.Clone(kinds))) != len(kinds) {
+		t.Errorf("kinds %q", kinds)
+	}
+	for _, kind := range kinds {
+		got := answer[map[string]any](t, e, "POST", "/sim/fault?n=2&for=1ms&text=busy&kind="+kind, "")
+		if got["kind"] != kind {
+			t.Errorf("%s answers %v", kind, got)
+		}
+		f := e.current().feed
+		set := map[string]bool{
+			"drop":           f.onLive.drop == 2,
+			"duplicate":      f.onLive.duplicate > 0,
+			"reorder":        f.onLive.reorder,
+			"hole":           f.onReplay.hole == 2,
+			"empty":          f.onReplay.empty,
+			"refuse":         f.onReplay.refuse == 2,
+			"truncate":       f.onReplay.cut && f.onReplay.keep == 2,
+			"skip":           f.overflow == 2,
+			"stall":          len(f.stalls) == 1,
+			"snapshot-error": f.refusal == "busy",
+			"restart":        e.State().Restarts == 1,
+		}
+		if done, ok := set[kind]; ok && !done {
+			t.Errorf("%s did nothing", kind)
+		}
 	}
 }
 

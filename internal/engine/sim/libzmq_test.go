@@ -21,12 +21,17 @@ type report struct {
 	Disconnects int
 	Batches     []any
 	LibZMQ      string
+
+	Header  []any
+	Records []any
+	Barrier []any
 }
 
 const python = "/usr/bin/python3"
 
-// pythonPeer starts testdata/peer.py; the function it returns waits for the
-// report. Where libzmq is missing the test is skipped, except in CI.
+// pythonPeer starts testdata/peer.py; the function it returns writes the line
+// that some kinds wait for, and waits for the report. Where libzmq is missing
+// the test is skipped, except in CI.
 func pythonPeer(t *testing.T, args ...string) func() report {
 	t.Helper()
 	if out, err := exec.Command(python, "-c", "import zmq, msgpack").CombinedOutput(); err != nil {
@@ -39,11 +44,16 @@ func pythonPeer(t *testing.T, args ...string) func() report {
 	cmd := exec.CommandContext(t.Context(), python, append([]string{"testdata/peer.py"}, args...)...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return func() (r report) {
 		t.Helper()
+		_, _ = fmt.Fprintln(stdin, "go") // a peer that does not read it has ended
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("peer.py: %v\n%s", err, stderr.String())
 		}
@@ -113,7 +123,7 @@ func TestMsgpackReadsBothEncodings(t *testing.T) {
 		return list
 	}
 	root := newRoot(1)
-	a := root.chain(text('a', 32), 16)
+	a := root.chain(text('a', 32), 16, variant{})
 	number := func(h blockHash) any { return float64(h) } // JSON has no 64-bit integers
 	for _, c := range []struct {
 		encoding string
@@ -177,5 +187,110 @@ func TestMsgpackReadsBothEncodings(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestMsgpackReadsAdaptersSaltsAndPlaceholders: one event of each kind.
+func TestMsgpackReadsAdaptersSaltsAndPlaceholders(t *testing.T) {
+	number := func(h blockHash) any { return float64(h) }
+	v := variant{adapter: "poet", adapterID: 2, salt: "salt"}
+	chain := newRoot(1).chain(text('a', 2), 1, v)
+	first, second := number(chain[0]), number(chain[1])
+	tokens := []any{97.0, 97.0}
+	for _, c := range []struct {
+		encoding string
+		want     []any // the events of four batches
+	}{
+		{EncodingArray, []any{
+			[]any{[]any{
+				"BlockStored", []any{first, second}, nil, tokens, 1.0, 2.0, "GPU", "poet",
+				[]any{[]any{"poet", "salt"}, []any{"poet"}}, 0.0, "full_attention", nil,
+			}},
+			[]any{
+				[]any{"BlockStored", []any{second}, nil, []any{}, 0.0, nil, "CPU", nil, nil, 0.0, nil, nil},
+				[]any{"BlockRemoved", []any{second}, "GPU", 0.0},
+			},
+			[]any{[]any{"BlockRemoved", []any{second}, "CPU", 0.0}},
+			[]any{[]any{"TierBlocksCleared", "CPU"}},
+		}},
+		{EncodingMap, []any{
+			[]any{map[string]any{
+				"type": "BlockStored", "block_hashes": []any{first, second}, "parent_block_hash": nil,
+				"token_ids": tokens, "block_size": 1.0, "lora_id": 2.0, "medium": "GPU", "lora_name": "poet",
+				"extra_keys": []any{[]any{"poet", "salt"}, []any{"poet"}}, "group_idx": 0.0, "kv_cache_spec_kind": "full_attention",
+			}},
+			[]any{
+				map[string]any{
+					"type": "BlockStored", "block_hashes": []any{second}, "parent_block_hash": nil, "token_ids": []any{},
+					"block_size": 0.0, "lora_id": nil, "medium": "CPU", "lora_name": nil, "group_idx": 0.0,
+				},
+				map[string]any{"type": "BlockRemoved", "block_hashes": []any{second}, "medium": "GPU", "group_idx": 0.0},
+			},
+			[]any{map[string]any{"type": "BlockRemoved", "block_hashes": []any{second}, "medium": "CPU", "group_idx": 0.0}},
+			[]any{map[string]any{"type": "TierBlocksCleared", "medium": "CPU"}},
+		}},
+	} {
+		t.Run(c.encoding, func(t *testing.T) {
+			cfg := withAdapters()
+			cfg.Encoding, cfg.BlockSize = c.encoding, 1
+			e := start(t, cfg)
+			if _, err := e.Serve(t.Context(), Request{Tokens: text('a', 2), MaxTokens: 1, Adapter: "poet", Salt: "salt"}); err != nil {
+				t.Fatal(err)
+			}
+			e.Offload(1)
+			e.ForgetCPU()
+			e.Unknown()
+			eventually(t, "all buffered", func() bool { return e.State().BufferedBatches == 4 })
+			var events []any
+			for _, batch := range pythonPeer(t, "replay", e.ReplayEndpoint(), "0")().Batches {
+				events = append(events, batch.([]any)[1])
+			}
+			if diff := cmp.Diff(c.want, events); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestLibzmqDealerThatDoesNotReadLosesTheEnd(t *testing.T) {
+	const batches = 500
+	cfg := quick()
+	cfg.ReplayHWM = 20
+	e := start(t, cfg)
+	bulky(t, e, batches)
+	wait := pythonPeer(t, "slow", e.ReplayEndpoint(), "0")
+	eventually(t, "replies are lost", func() bool { return e.State().LostReplies > 0 })
+	got := wait()
+	if want := batches + 1 - int(e.State().LostReplies); got.Received != want || !got.Contiguous || got.End != nil {
+		t.Errorf("received %d of %d, in order: %v, end %q", got.Received, want, got.Contiguous, got.End)
+	}
+	if got := pythonPeer(t, "replay", e.ReplayEndpoint(), "0")(); got.Received != batches || got.End == nil {
+		t.Errorf("a client that reads received %d, end %q", got.Received, got.End)
+	}
+}
+
+func TestLibzmqDealerTakesASnapshot(t *testing.T) {
+	e := start(t, withSnapshots())
+	wait := pythonPeer(t, "snapshot", e.SnapshotEndpoint(), e.EventsEndpoint())
+	eventually(t, "subscribed", func() bool { return e.State().Subscribers == 1 })
+	if _, err := e.Complete(t.Context(), text('a', 32), 1); err != nil {
+		t.Fatal(err)
+	}
+	got := wait()
+	signed := func(h blockHash) string { return fmt.Sprint(int64(h)) }
+	chain := newRoot(1).chain(text('a', 32), 16, variant{})
+	epoch, id := e.State().Epoch, ""
+	if len(got.Header) == 7 {
+		id, _ = got.Header[5].(string)
+	}
+	want := report{
+		LibZMQ:  got.LibZMQ,
+		Header:  []any{1.0, epoch, 0.0, 2.0, 1.0, id, 2.0},
+		Records: []any{[]any{"None", []any{signed(chain[0])}}, []any{signed(chain[0]), []any{signed(chain[1])}}},
+		End:     []string{"", "end", ""},
+		Barrier: []any{"kv" + epochTag + epoch + barrierTag + id, 1.0, []any{[]any{}, 0.0}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || id == "" {
+		t.Error(diff)
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,9 +77,41 @@ func render(messages []message) []uint32 {
 
 // generation is what both kinds of completion request have in common.
 type generation struct {
-	Model     string `json:"model"`
-	MaxTokens *int   `json:"max_tokens"`
-	Stream    bool   `json:"stream"`
+	Model     string  `json:"model"` // or an adapter
+	MaxTokens *int    `json:"max_tokens"`
+	Stream    bool    `json:"stream"`
+	CacheSalt *string `json:"cache_salt"`
+}
+
+// request checks g and puts it together with its prompt; if it cannot, it
+// answers and returns false.
+func (e *Engine) request(w http.ResponseWriter, g generation, tokens []uint32) (request Request, ok bool) {
+	if !e.serves(w, g.Model) {
+		return Request{}, false
+	}
+	if g.Stream {
+		fail(w, http.StatusBadRequest, "stream", "the simulated engine does not stream: leave stream out or false")
+		return Request{}, false
+	}
+	request = Request{Tokens: tokens, MaxTokens: e.cfg.MaxTokens}
+	if g.MaxTokens != nil {
+		request.MaxTokens = *g.MaxTokens
+	}
+	if request.MaxTokens < 1 || request.MaxTokens > maxCompletion {
+		fail(w, http.StatusBadRequest, "max_tokens",
+			fmt.Sprintf("max_tokens must be from 1 to %d, got %d", maxCompletion, request.MaxTokens))
+		return Request{}, false
+	}
+	if g.CacheSalt != nil {
+		if request.Salt = *g.CacheSalt; request.Salt == "" {
+			fail(w, http.StatusBadRequest, "cache_salt", "cache_salt must be a non-empty string if it is given")
+			return Request{}, false
+		}
+	}
+	if g.Model != e.cfg.Model {
+		request.Adapter = g.Model
+	}
+	return request, true
 }
 
 func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request) {
@@ -117,23 +150,15 @@ func (e *Engine) serveChat(w http.ResponseWriter, r *http.Request) {
 func (e *Engine) serveGeneration(w http.ResponseWriter, r *http.Request, g generation, tokens []uint32,
 	prefix, object string, choice func(text string) any,
 ) {
-	if !e.serves(w, g.Model) {
+	request, ok := e.request(w, g, tokens)
+	if !ok {
 		return
 	}
-	if g.Stream {
-		fail(w, http.StatusBadRequest, "stream", "the simulated engine does not stream: leave stream out or false")
+	rank := e.rankFor(w, r)
+	if rank == nil {
 		return
 	}
-	maxTokens := e.cfg.MaxTokens
-	if g.MaxTokens != nil {
-		maxTokens = *g.MaxTokens
-	}
-	if maxTokens < 1 || maxTokens > maxCompletion {
-		fail(w, http.StatusBadRequest, "max_tokens",
-			fmt.Sprintf("max_tokens must be from 1 to %d, got %d", maxCompletion, maxTokens))
-		return
-	}
-	usage, err := e.Complete(r.Context(), tokens, maxTokens)
+	usage, err := rank.Serve(r.Context(), request)
 	if err != nil {
 		failCompletion(w, err)
 		return
@@ -142,8 +167,8 @@ func (e *Engine) serveGeneration(w http.ResponseWriter, r *http.Request, g gener
 		"id":      fmt.Sprintf("%s-%d", prefix, e.answers.Add(1)),
 		"object":  object,
 		"created": time.Now().Unix(),
-		"model":   e.cfg.Model,
-		"choices": []any{choice(strings.Repeat(filler, maxTokens/len(filler)+1)[:maxTokens])},
+		"model":   cmp.Or(request.Adapter, e.cfg.Model),
+		"choices": []any{choice(strings.Repeat(filler, request.MaxTokens/len(filler)+1)[:request.MaxTokens])},
 		"usage": map[string]any{
 			"prompt_tokens":         usage.Prompt,
 			"completion_tokens":     usage.Completion,
@@ -180,15 +205,22 @@ func (e *Engine) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// serveModels is GET /v1/models: the model, then its adapters.
 func (e *Engine) serveModels(w http.ResponseWriter, _ *http.Request) {
-	model := map[string]any{
-		"id":            e.cfg.Model,
-		"object":        "model",
-		"created":       e.current().born.Unix(),
-		"owned_by":      "inferencecache",
-		"root":          e.cfg.Model,
-		"parent":        nil,
-		"max_model_len": e.cfg.contextLength(),
+	card := func(id string, parent, length any) any {
+		return map[string]any{
+			"id":            id,
+			"object":        "model",
+			"created":       e.current().born.Unix(),
+			"owned_by":      "inferencecache",
+			"root":          id,
+			"parent":        parent,
+			"max_model_len": length,
+		}
 	}
-	reply(w, map[string]any{"object": "list", "data": []any{model}})
+	cards := []any{card(e.cfg.Model, nil, e.cfg.contextLength())}
+	for _, name := range e.cfg.LoRA {
+		cards = append(cards, card(name, e.cfg.Model, nil))
+	}
+	reply(w, map[string]any{"object": "list", "data": cards})
 }

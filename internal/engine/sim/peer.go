@@ -11,7 +11,7 @@ import (
 
 const (
 	peerBuffer = 64 << 10 // bytes, per direction
-	writeChunk = 64       // messages taken from the outbox at once
+	writeChunk = 16       // messages taken from the outbox at once
 )
 
 // peer is one connection to a socket. Its reader follows subscriptions and
@@ -117,7 +117,7 @@ func (p *peer) command(f frame) error {
 		if len(data) < 2 {
 			return fmt.Errorf("PING of %d bytes", len(data))
 		}
-		p.out.push(appendCommand(nil, "PONG", data[2:]))
+		p.out.hurry(appendCommand(nil, "PONG", data[2:]))
 	case "ERROR":
 		return fmt.Errorf("peer reports an error: %q", data)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,6 +16,14 @@ var ErrRestarted = errors.New("engine restarted")
 type PromptError struct{ reason string }
 
 func (e *PromptError) Error() string { return e.reason }
+
+// Request is one prompt and what it asks for.
+type Request struct {
+	Tokens    []uint32 // must not change afterwards
+	MaxTokens int      // to generate
+	Adapter   string   // one of Config.LoRA; "" is the base model
+	Salt      string   // keeps its blocks apart from those of other salts; "" is none
+}
 
 // Usage is what one request cost, in tokens.
 type Usage struct {
@@ -53,13 +62,16 @@ type counters struct {
 	queries, hits    uint64
 	prompt           uint64
 	generation       uint64
+	// usage is the share of blocks in use by running requests, from 0 to 1:
+	// vLLM counts cached blocks that nobody uses as free. Set by measure alone.
+	usage float64
 }
 
-func newProcess(cfg Config, live *socket) *process {
+func newProcess(cfg Config, rank int, live *socket) *process {
 	return &process{
 		cfg:   cfg,
 		born:  time.Now(),
-		feed:  newFeed(cfg, live),
+		feed:  newFeed(cfg, rank, live),
 		seats: make(chan struct{}, cfg.MaxConcurrency),
 		turn:  make(chan struct{}, 1),
 		dead:  make(chan struct{}),
@@ -78,37 +90,62 @@ func (p *process) kill() {
 // contextLength is the longest prompt, in tokens: what the cache can hold.
 func (c Config) contextLength() int { return c.Blocks * c.BlockSize }
 
-// complete runs one request. tokens must not change afterwards.
-func (p *process) complete(ctx context.Context, tokens []uint32, maxTokens int) (Usage, error) {
-	if len(tokens) == 0 {
-		return Usage{}, &PromptError{"the prompt is empty"}
+// serve runs one request.
+func (p *process) serve(ctx context.Context, r Request) (Usage, error) {
+	v, err := p.check(r)
+	if err != nil {
+		return Usage{}, err
 	}
-	if most := p.cfg.contextLength(); len(tokens) > most {
-		return Usage{}, &PromptError{fmt.Sprintf(
-			"the prompt has %d tokens, the cache holds %d (%d blocks of %d)",
-			len(tokens), most, p.cfg.Blocks, p.cfg.BlockSize)}
-	}
-	l, cached, err := p.admit(ctx, tokens)
+	l, cached, err := p.admit(ctx, r.Tokens, v)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer p.leave(l)
-	if err := p.prefill(ctx, l, tokens, cached); err != nil {
+	if err := p.prefill(ctx, l, r.Tokens, v, cached); err != nil {
 		return Usage{}, err
 	}
-	if err := p.spend(ctx, maxTokens, p.cfg.DecodeRate); err != nil {
+	if err := p.spend(ctx, r.MaxTokens, p.cfg.DecodeRate); err != nil {
 		return Usage{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts.requests++
-	p.counts.generation += uint64(maxTokens)
-	return Usage{Prompt: len(tokens), Cached: cached, Completion: maxTokens}, nil
+	p.counts.generation += uint64(r.MaxTokens)
+	return Usage{Prompt: len(r.Tokens), Cached: cached, Completion: r.MaxTokens}, nil
+}
+
+// check refuses what can never be served, and says what besides the tokens
+// goes into the blocks.
+func (p *process) check(r Request) (variant, error) {
+	if len(r.Tokens) == 0 {
+		return variant{}, &PromptError{"the prompt is empty"}
+	}
+	if most := p.cfg.contextLength(); len(r.Tokens) > most {
+		return variant{}, &PromptError{fmt.Sprintf(
+			"the prompt has %d tokens, the cache holds %d (%d blocks of %d)",
+			len(r.Tokens), most, p.cfg.Blocks, p.cfg.BlockSize)}
+	}
+	v := variant{adapter: r.Adapter, salt: r.Salt}
+	if r.Adapter != "" {
+		v.adapterID = slices.Index(p.cfg.LoRA, r.Adapter) + 1
+		if v.adapterID == 0 {
+			return variant{}, &PromptError{fmt.Sprintf("there is no LoRA adapter %q", r.Adapter)}
+		}
+	}
+	return v, nil
+}
+
+// load is how busy the process is: vLLM's measure for the choice of a rank, in
+// which a request that waits counts as four that run.
+func (p *process) load() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return 4*p.counts.waiting + p.counts.running
 }
 
 // admit waits for a seat, the turn and blocks. On success the caller holds all
 // three: prefill passes the turn on, leave gives back the rest.
-func (p *process) admit(ctx context.Context, tokens []uint32) (l *lease, cached int, err error) {
+func (p *process) admit(ctx context.Context, tokens []uint32, v variant) (l *lease, cached int, err error) {
 	p.mu.Lock()
 	p.counts.waiting++
 	p.mu.Unlock()
@@ -125,7 +162,7 @@ func (p *process) admit(ctx context.Context, tokens []uint32) (l *lease, cached 
 		return nil, 0, err
 	}
 	for {
-		l, freed := p.allocate(tokens)
+		l, freed := p.allocate(tokens, v)
 		if l != nil {
 			return l, p.cachedTokens(l, len(tokens)), nil
 		}
@@ -157,11 +194,11 @@ func (p *process) acquire(ctx context.Context, slots chan<- struct{}) error {
 // allocate takes the blocks of a prompt. Without room it returns nil and a
 // channel that closes when there may be some. Like vLLM it notes evictions as
 // it allocates, so they come before the store that they make room for.
-func (p *process) allocate(tokens []uint32) (*lease, <-chan struct{}) {
+func (p *process) allocate(tokens []uint32, v variant) (*lease, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	size := p.cfg.BlockSize
-	l, evicted, ok := p.cache.allocate(p.root.chain(tokens, size), (len(tokens)+size-1)/size)
+	l, evicted, ok := p.cache.allocate(p.root.chain(tokens, size, v), (len(tokens)+size-1)/size)
 	if !ok {
 		return nil, p.freed
 	}
@@ -175,18 +212,18 @@ func (p *process) allocate(tokens []uint32) (*lease, <-chan struct{}) {
 // cachedTokens is what a prompt need not compute. vLLM always computes the
 // last token, so a prompt that is cached to its end loses its last block.
 func (p *process) cachedTokens(l *lease, tokens int) int {
-	return min(l.matched, (tokens-1)/p.cfg.BlockSize) * p.cfg.BlockSize
+	return min(l.matched+l.loaded, (tokens-1)/p.cfg.BlockSize) * p.cfg.BlockSize
 }
 
 // prefill computes what is not cached, then stores and publishes the new
 // blocks. If it is cut short only the evictions are published.
-func (p *process) prefill(ctx context.Context, l *lease, tokens []uint32, cached int) error {
+func (p *process) prefill(ctx context.Context, l *lease, tokens []uint32, v variant, cached int) error {
 	defer func() { <-p.turn }()
 	err := p.spend(ctx, len(tokens)-cached, p.cfg.PrefillRate)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
-		p.noteStored(l, tokens)
+		p.noteStored(l, tokens, v)
 		p.counts.prompt += uint64(len(tokens))
 	}
 	p.flush()
@@ -216,41 +253,4 @@ func (p *process) spend(ctx context.Context, tokens int, rate float64) error {
 	case <-p.dead:
 		return ErrRestarted
 	}
-}
-
-// noteEvicted adds one BlockRemoved per block, as vLLM does. p.mu is held.
-func (p *process) noteEvicted(hashes []blockHash) {
-	for _, hash := range hashes {
-		p.events = append(p.events, event{kind: blockRemoved, hashes: []blockHash{hash}})
-	}
-	p.counts.evictions += uint64(len(hashes))
-}
-
-// noteStored names the new full blocks of a lease. p.mu is held.
-func (p *process) noteStored(l *lease, tokens []uint32) {
-	fresh := p.cache.store(l)
-	if len(fresh) == 0 {
-		return
-	}
-	size := p.cfg.BlockSize
-	e := event{
-		kind:      blockStored,
-		hashes:    fresh,
-		tokens:    tokens[l.matched*size : len(l.hashes)*size],
-		blockSize: size,
-	}
-	if l.matched > 0 {
-		e.parent, e.hasParent = l.hashes[l.matched-1], true
-	}
-	p.events = append(p.events, e)
-}
-
-// flush hands the events of this step to the feed. p.mu is held, so batches
-// are in the order of what they describe.
-func (p *process) flush() {
-	if len(p.events) == 0 {
-		return
-	}
-	p.feed.put(p.events)
-	p.events = nil
 }

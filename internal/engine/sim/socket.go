@@ -21,6 +21,7 @@ const (
 // does, or fails to do, holds up the others or the sender.
 type socket struct {
 	kind      string
+	bind      string   // endpoint
 	accepts   []string // types of peers
 	limit     int      // messages queued per peer
 	onMessage func(ctx context.Context, p *peer, frames [][]byte)
@@ -33,23 +34,34 @@ type socket struct {
 	closed bool
 }
 
-// listen binds the endpoint, which must be a valid one.
-func (s *socket) listen(endpoint string) error {
-	address, err := tcpAddress(endpoint)
+// listen binds the socket, whose endpoint must be a valid one.
+func (s *socket) listen() error {
+	address, err := tcpAddress(s.bind)
 	if err != nil {
 		return err
 	}
 	s.peers = make(map[*peer]struct{})
 	s.listener, err = net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("bind %s to %s: %w", s.kind, endpoint, err)
+		return fmt.Errorf("bind %s to %s: %w", s.kind, s.bind, err)
 	}
 	return nil
 }
 
 // endpoint is where the socket is bound, in a form that can be dialled on
-// this machine.
-func (s *socket) endpoint() string { return "tcp://" + dialable(s.listener.Addr()) }
+// this machine, or "" if there is no socket.
+func (s *socket) endpoint() string {
+	if s == nil {
+		return ""
+	}
+	return "tcp://" + dialable(s.listener.Addr())
+}
+
+// address is the host and the port of endpoint.
+func (s *socket) address() (host string, port int) {
+	host, _, _ = net.SplitHostPort(dialable(s.listener.Addr())) // it is one
+	return host, s.listener.Addr().(*net.TCPAddr).Port
+}
 
 // run accepts peers until ctx ends and returns when the last is gone.
 func (s *socket) run(ctx context.Context) error {
@@ -151,13 +163,4 @@ func (s *socket) subscribers() int {
 		}
 	}
 	return n
-}
-
-// dialable is addr with a loopback host in place of a wildcard.
-func dialable(addr net.Addr) string {
-	tcp, ok := addr.(*net.TCPAddr)
-	if !ok || !tcp.IP.IsUnspecified() {
-		return addr.String()
-	}
-	return net.JoinHostPort("127.0.0.1", fmt.Sprint(tcp.Port))
 }

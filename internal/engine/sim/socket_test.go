@@ -80,9 +80,10 @@ func (c *client) message() (frames [][]byte) {
 // sequence of the next live message or reply.
 func (c *client) sequence() uint64 {
 	c.t.Helper()
-	frames := c.message()
-	return binary.BigEndian.Uint64(frames[len(frames)-2])
+	return sequenceOf(c.message())
 }
+
+func sequenceOf(frames [][]byte) uint64 { return binary.BigEndian.Uint64(frames[len(frames)-2]) }
 
 // ended waits for the engine to close the connection.
 func (c *client) ended() {

@@ -3,6 +3,9 @@ real consumers use them. Prints one JSON object.
 
   peer.py live ENDPOINT TOPIC COUNT   two subscribers, one of which never reads
   peer.py replay ENDPOINT START
+  peer.py slow ENDPOINT START         reads nothing before a line on stdin, then
+                                      what there is
+  peer.py snapshot ENDPOINT LIVE      asks after a line on stdin
 """
 
 import json
@@ -13,6 +16,20 @@ import msgpack
 import zmq
 
 IDLE_MS = 20000  # without a message for so long, the run is over
+PAUSE_MS = 1000  # likewise, where an end is not expected
+BEAT_MS = 50  # between heartbeats; a peer that does not answer is dropped
+
+
+def unpack(payload):
+    return msgpack.unpackb(payload, strict_map_key=False)
+
+
+def beating(socket):
+    """Makes a socket drop peers without a PONG; returns how often it did."""
+    socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1000)
+    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    return lambda: 1 if monitor.poll(0) else 0
 
 
 def live(context, endpoint, topic, count):
@@ -21,9 +38,7 @@ def live(context, endpoint, topic, count):
     stalled.setsockopt(zmq.RCVBUF, 4096)
     healthy = context.socket(zmq.SUB)
     healthy.setsockopt(zmq.RCVHWM, 0)
-    healthy.setsockopt(zmq.HEARTBEAT_IVL, 50)  # a peer that does not answer PING is dropped
-    healthy.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1000)
-    monitor = healthy.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    disconnects = beating(healthy)
     for socket in (stalled, healthy):
         socket.setsockopt(zmq.SUBSCRIBE, topic.encode())
         socket.connect(endpoint)
@@ -40,18 +55,20 @@ def live(context, endpoint, topic, count):
         "contiguous": sequences == list(range(len(sequences))),
         "frames": sorted(frames),
         "topics": sorted(topics),
-        "disconnects": 1 if monitor.poll(0) else 0,
-        "batches": [msgpack.unpackb(p, strict_map_key=False) for p in payloads[:20]],
+        "disconnects": disconnects(),
+        "batches": [unpack(p) for p in payloads[:20] if len(p) < 10000],
     }
 
 
-def replay(context, endpoint, start):
+def replay(context, endpoint, start, slow=False):
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.RCVHWM, 10)  # what it has not read waits at the engine
     dealer.connect(endpoint)
     dealer.send_multipart([b"", start.to_bytes(8, "big")])
+    if slow:
+        sys.stdin.readline()
     sequences, frames, topics, payloads, end = [], set(), set(), [], None
-    while dealer.poll(IDLE_MS):
+    while dealer.poll(PAUSE_MS if slow else IDLE_MS):
         message = dealer.recv_multipart()
         if message[-1] == b"":
             end = [frame.hex() for frame in message]
@@ -66,16 +83,51 @@ def replay(context, endpoint, start):
         "frames": sorted(frames),
         "topics": sorted(topics),
         "end": end,
-        "batches": [msgpack.unpackb(p, strict_map_key=False) for p in payloads[:20]],
+        "batches": [unpack(p) for p in payloads[:20] if len(p) < 10000],
+    }
+
+
+def snapshot(context, endpoint, events):
+    sub = context.socket(zmq.SUB)
+    sub.setsockopt(zmq.SUBSCRIBE, b"kv")
+    sub.connect(events)
+    sys.stdin.readline()
+    dealer = context.socket(zmq.DEALER)
+    disconnects = beating(dealer)
+    dealer.connect(endpoint)
+    dealer.send_multipart([b"", b"snapshot-v1"])
+    header, records, end, barrier = None, [], None, None
+    while end is None and dealer.poll(IDLE_MS):
+        empty, kind, payload = dealer.recv_multipart()
+        if kind == b"header":
+            header = unpack(payload)
+        elif kind == b"chunk":
+            records += unpack(payload)
+        else:
+            end = [empty.hex(), kind.decode(), payload.decode()]
+    while barrier is None and sub.poll(IDLE_MS):
+        topic, sequence, payload = sub.recv_multipart()
+        if b"\0sgl-kv-snapshot=" in topic:
+            barrier = [topic.decode(), int.from_bytes(sequence, "big"), unpack(payload)[1:]]
+    time.sleep(1.5)  # longer than the heartbeat timeout
+    return {
+        "disconnects": disconnects(),
+        "header": header,
+        "records": [[str(parent), [str(h) for h in hashes]] for parent, hashes in records],
+        "end": end,
+        "barrier": barrier,
     }
 
 
 def main():
     context = zmq.Context()
-    if sys.argv[1] == "live":
-        report = live(context, sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    kind, endpoint, rest = sys.argv[1], sys.argv[2], sys.argv[3:]
+    if kind == "live":
+        report = live(context, endpoint, rest[0], int(rest[1]))
+    elif kind == "snapshot":
+        report = snapshot(context, endpoint, rest[0])
     else:
-        report = replay(context, sys.argv[2], int(sys.argv[3]))
+        report = replay(context, endpoint, int(rest[0]), slow=kind == "slow")
     report["libzmq"] = zmq.zmq_version()
     print(json.dumps(report))
     context.destroy(linger=0)
