@@ -52,7 +52,7 @@ const (
 	// blockMemory is what a subscriber keeps of one block, in bytes.
 	blockMemory = 150
 	// subscriberMemory is for all but blocks and queued events.
-	subscriberMemory = 24 << 20
+	subscriberMemory = 16 << 20
 )
 
 // limitSubscriber does the same for a subscriber: with the defaults it stays

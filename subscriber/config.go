@@ -70,7 +70,7 @@ func DefaultConfig() Config {
 		Ceiling:          256,
 		CacheTier:        usageAuto,
 		MaxFrameBytes:    64 << 20,
-		QueueBytes:       32 << 20,
+		QueueBytes:       16 << 20,
 		OutboxBytes:      8 << 20,
 		MaxBlocks:        DefaultMaxBlocks,
 		MaxOrphans:       DefaultMaxOrphans,

@@ -146,23 +146,25 @@ func forward(ctx context.Context, client net.Conn, to string, rate int) {
 	up.Wait()
 }
 
-// blocks of the test with bursts, in batches of 100.
-func burstBatches() int {
-	if os.Getenv("INFERENCECACHE_BURST_BLOCKS") != "" {
-		n, _ := strconv.Atoi(os.Getenv("INFERENCECACHE_BURST_BLOCKS"))
-		return n / 100
-	}
-	if testing.Short() {
+// burstBatches is how many batches of 100 blocks the test with bursts sends:
+// CI asks for a million blocks.
+func burstBatches(t *testing.T) int {
+	blocks := os.Getenv("INFERENCECACHE_BURST_BLOCKS")
+	if blocks == "" {
 		return 1000
 	}
-	return 10_000
+	n, err := strconv.Atoi(blocks)
+	if err != nil || n < 10_000 {
+		t.Fatalf("INFERENCECACHE_BURST_BLOCKS=%q: want a number of blocks from 10000 on", blocks)
+	}
+	return n / 100
 }
 
-// A million blocks in bursts through a path that is slower than the engine: its
+// Blocks in bursts through a path that is slower than the engine: its
 // publisher has room for 1,000 messages and drops what comes after, also at the
 // end of a burst, and so does its replay.
 func TestBurstsThroughSlowPathEndExact(t *testing.T) {
-	batches := burstBatches()
+	batches := burstBatches(t)
 	for _, tc := range [][]string{
 		{"--encoding", "map", "--layout", "new"},
 		{"--encoding", "array", "--layout", "old"},

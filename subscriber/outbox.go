@@ -37,9 +37,9 @@ const (
 	// phaseBehind: the copy is unknown or has a hole. Changes are not kept;
 	// a CLEAR is sent until it is acknowledged.
 	phaseBehind phase = iota
-	// phaseAsked: the copy is empty, and the holder is being asked for
-	// everything held. Changes are still not kept: they will be in it.
-	phaseAsked
+	// phaseFilling: the copy was empty, and is being told everything held, part
+	// by part, with the changes that come in between.
+	phaseFilling
 	// phaseFollowing: the copy and what is pending make up what is held.
 	phaseFollowing
 )
@@ -81,7 +81,8 @@ type outbox struct {
 	phase      phase
 	generation uint64 // one up each time that the copy is found to be behind
 	pending    pending
-	allowance  int    // bytes of the refill that is still being sent, on top of maxBytes
+	cursor     uint32 // where the next part of what is held begins, while filling
+	allowance  int    // bytes of the part that is still being sent, on top of maxBytes
 	serverLife uint64 // the server's epoch as last acknowledged; 0: none yet
 	closed     bool
 }
@@ -112,7 +113,7 @@ func newOutbox(config outboxConfig, meters *meters) *outbox {
 func (o *outbox) add(changes []Change, now, stamp time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.phase != phaseFollowing || len(changes) == 0 {
+	if o.phase == phaseBehind || len(changes) == 0 {
 		return
 	}
 	for _, c := range changes {
@@ -124,19 +125,19 @@ func (o *outbox) add(changes []Change, now, stamp time.Time) {
 	o.signal()
 }
 
-// refill takes everything held. No add may come between the making of held and
-// the return. The server's copy is empty when it is called.
-func (o *outbox) refill(held func(func(Change) bool), now time.Time) {
+// refill takes the next part of what is held from the holder. No add may come
+// between the making of held and the return. Changes since the first part are
+// in order with the parts, so they and the parts together make up what is held.
+func (o *outbox) refill(heldFrom func(from uint32, yield func(Change)) (next uint32), now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.phase != phaseAsked {
-		return // behind again: the next CLEAR asks anew
+	if o.phase != phaseFilling {
+		return // behind again: the next CLEAR begins anew
 	}
-	o.phase = phaseFollowing
-	held(func(c Change) bool {
-		o.pending.add(c, now, now)
-		return true
-	})
+	o.cursor = heldFrom(o.cursor, func(c Change) { o.pending.add(c, now, now) })
+	if o.cursor == 0 {
+		o.phase = phaseFollowing
+	}
 	o.allowance = o.pending.bytes
 	o.signal()
 }
@@ -193,6 +194,7 @@ type job struct {
 	updates    []*pb.CacheStateUpdate
 	generation uint64 // of the server's copy that they belong to
 	clear      bool   // the CLEAR that starts a new copy
+	refill     bool   // no updates: the next part of what is held is wanted
 	goodbye    bool   // the last job
 	made       time.Time
 	state      State     // of the replica, then
@@ -206,6 +208,8 @@ func (o *outbox) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		j, wait := o.next(time.Now())
 		switch {
+		case j.refill:
+			o.holder.refill(o)
 		case j.updates == nil:
 			o.pause(ctx, wait)
 		case j.goodbye:
@@ -243,6 +247,8 @@ func (o *outbox) next(now time.Time) (j job, wait time.Duration) {
 		}
 		j.clear = true
 		o.number(&j, []*pb.CacheOperation{{Kind: pb.CacheOperation_CLEAR}})
+	case o.phase == phaseFilling && o.pending.bytes < updateBytes:
+		j.refill = true
 	case o.pending.empty():
 		j.goodbye = o.closed
 		if silence > 0 && !j.goodbye {
@@ -251,7 +257,7 @@ func (o *outbox) next(now time.Time) (j job, wait time.Duration) {
 		o.number(&j, nil)
 	default:
 		wait = min(silence, o.pending.since.Add(o.window).Sub(now))
-		if wait > 0 && !o.closed && len(o.pending.operations) < flushOperations && o.pending.bytes < updateBytes {
+		if wait > 0 && !o.closed && o.phase == phaseFollowing && len(o.pending.operations) < flushOperations && o.pending.bytes < updateBytes {
 			return job{}, min(wait, stateCheck)
 		}
 		o.takeLocked(&j)
@@ -293,17 +299,13 @@ func (o *outbox) update(stamp time.Time, state State) *pb.CacheStateUpdate {
 	return update
 }
 
-// cleared gets everything held, once the CLEAR of generation has been
+// cleared begins to tell everything held, once the CLEAR of generation has been
 // acknowledged, unless the copy is behind again.
 func (o *outbox) cleared(generation uint64) {
 	o.mu.Lock()
-	asks := o.generation == generation
-	if asks {
-		o.phase = phaseAsked
-	}
-	o.mu.Unlock()
-	if asks {
-		o.holder.refill(o)
+	defer o.mu.Unlock()
+	if o.generation == generation {
+		o.phase, o.cursor = phaseFilling, 1
 	}
 }
 

@@ -43,7 +43,10 @@ func newBench(seed uint64, maxBytes int) *bench {
 func (b *bench) refill(o *outbox) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	o.refill(b.yield, time.Now())
+	o.refill(func(_ uint32, yield func(Change)) uint32 {
+		b.yield(func(c Change) bool { yield(c); return true })
+		return 0
+	}, time.Now())
 }
 
 // change makes n random changes.

@@ -80,12 +80,13 @@ func (r *replica) stats() Stats {
 	return r.residency.Stats()
 }
 
-// refill gives an outbox everything held. Between that and what it is given
-// later nothing is missing.
+// refill gives an outbox the next part of what is held.
 func (r *replica) refill(o *outbox) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	o.refill(r.residency.Held, time.Now())
+	o.refill(func(from uint32, yield func(Change)) uint32 {
+		return r.residency.HeldFrom(from, heldPiece, yield)
+	}, time.Now())
 }
 
 // join adds an outbox: it hears of every change from now on.

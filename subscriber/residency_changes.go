@@ -81,44 +81,71 @@ func (c *changes) clear() {
 	}
 }
 
+// heldPiece is how many blocks are handed over at a time.
+const heldPiece = 16 << 10
+
 // Held yields everything held as Stores, chains in one piece where they can be,
 // until yield returns false. Replayed into an empty index they give what is
 // held; a chain may come before the one it continues. yield must not use r.
 func (r *Residency) Held(yield func(Change) bool) {
-	next := make([]uint32, r.blocks.used+1) // the block that continues a run
-	inner := make([]bool, r.blocks.used+1)  // is continued to: no run starts here
-	for at := uint32(1); at <= r.blocks.used; at++ {
+	more := true
+	for from := uint32(1); from != 0 && more; {
+		from = r.HeldFrom(from, heldPiece, func(c Change) {
+			more = more && yield(c)
+		})
+	}
+}
+
+// HeldFrom yields the part of what is held that begins at from, 1 at first, as
+// Stores of at most so many blocks together, and returns where the next part begins, 0 behind the last. If r
+// changes between two parts, all parts and then the changes, or changes and
+// parts in the order in which they came, give what is held in the end.
+func (r *Residency) HeldFrom(from, most uint32, yield func(Change)) (next uint32) {
+	to := min(r.blocks.used+1, from+most)
+	if from >= to {
+		return 0
+	}
+	run := runs{from: from, follower: make([]uint32, to-from), inner: make([]bool, to-from)}
+	for at := from; at < to; at++ {
 		b := r.blocks.at(at)
 		if b.size == 0 || !b.hasParent {
 			continue
 		}
 		parentAt := r.adapters.list[b.adapter].blocks[b.parent]
-		if parentAt == 0 || next[parentAt] != 0 {
+		if parentAt < from || parentAt >= to || run.follower[parentAt-from] != 0 {
 			continue
 		}
 		parent := r.blocks.at(parentAt)
 		if parent.tier() == b.tier() && parent.size == b.size && parent.tokens+b.size == b.tokens {
-			next[parentAt], inner[at] = at, true
+			run.follower[parentAt-from], run.inner[at-from] = at, true
 		}
 	}
-	for at := uint32(1); at <= r.blocks.used; at++ {
-		if r.blocks.at(at).size != 0 && !inner[at] && !r.yieldRun(at, next, yield) {
-			return
+	for at := from; at < to; at++ {
+		if r.blocks.at(at).size != 0 && !run.inner[at-from] {
+			r.yieldRun(at, &run, yield)
 		}
 	}
+	if to > r.blocks.used {
+		return 0
+	}
+	return to
+}
+
+// runs are the chains within a part of the blocks.
+type runs struct {
+	from     uint32
+	follower []uint32 // the block that continues one; 0: none
+	inner    []bool   // is continued to: no run starts here
 }
 
 // yieldRun yields the run that starts at a block, in pieces of maxRun.
-func (r *Residency) yieldRun(at uint32, next []uint32, yield func(Change) bool) bool {
+func (r *Residency) yieldRun(at uint32, in *runs, yield func(Change)) {
 	for at != 0 {
 		b := r.blocks.at(at)
 		run := storeOf(r.adapters.list[b.adapter].name, b, b.tier(), 1)
-		for at = next[at]; at != 0 && len(run.Hashes) < maxRun; at = next[at] {
+		for at = in.follower[at-in.from]; at != 0 && len(run.Hashes) < maxRun; at = in.follower[at-in.from] {
 			run.Hashes = append(run.Hashes, r.blocks.at(at).prefix)
 		}
-		if !yield(run) {
-			return false
-		}
+		yield(run)
 	}
-	return true
 }

@@ -48,6 +48,49 @@ func TestResidencyTellsWhatItForgets(t *testing.T) {
 	}
 }
 
+// Parts of what is held, with the changes that come in between, make up what is
+// held in the end.
+func TestResidencyIsHandedOverInParts(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			c := rand.New(rand.NewPCG(seed, 3))
+			r := NewResidency(ResidencyConfig{HasLowerTier: seed%2 == 1})
+			m := newNaiveModel(false)
+			for range 100 {
+				rank, b := step(c, m)
+				r.Apply(rank, b)
+			}
+			server := replayed{}
+			hear := func(change Change) {
+				if change.Kind == Clear {
+					clear(server)
+				}
+				for _, hash := range change.Hashes {
+					name := partitionHash{change.Adapter, hash}
+					if delete(server, name); change.Kind == Store {
+						server[name] = change.Tier
+					}
+				}
+			}
+			parts := 0
+			for from := uint32(1); from != 0; parts++ {
+				from = r.HeldFrom(from, 3, hear)
+				for range c.IntN(3) {
+					rank, b := step(c, m)
+					changes, _ := r.Apply(rank, b)
+					for _, change := range changes {
+						hear(change)
+					}
+				}
+			}
+			if held := heldBy(t, r); !maps.Equal(server, held) {
+				t.Errorf("after %d parts (-server +held):\n%s", parts, cmp.Diff(server, held))
+			}
+		})
+	}
+}
+
 // bytesChooser decides by the bytes of a fuzz input, then always 0.
 type bytesChooser struct{ left []byte }
 
