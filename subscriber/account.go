@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	maxPromptTokens = 4096 // of the chain that is looked up
-	maxRoots        = 64   // whose engine hashes are remembered
-	promptEvery     = time.Second
+	maxPromptTokens = 4096             // of the chain that is looked up
+	maxRoots        = 64               // whose engine hashes are remembered
+	promptEvery     = 10 * time.Second // longer than a prompt must be held to be looked up
 )
 
 // account is what a stream has seen, for the sentinel and for /debug/state. The
@@ -27,7 +27,8 @@ type account struct {
 
 // ledger is a copy of the numbers in an account.
 type ledger struct {
-	Batches uint64    // applied
+	Live    uint64    // messages, as they came
+	Batches uint64    // applied, replayed ones too
 	Last    time.Time // when the last one arrived
 	Since   uint64    // first batch of those known without a gap
 	Next    uint64    // number of the next batch
@@ -69,6 +70,13 @@ func (a *account) read() ledger {
 		l.Refused[reason] = n
 	}
 	return l
+}
+
+// heard takes down a live message.
+func (a *account) heard() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Live++
 }
 
 // note takes down a batch and what residency made of it.

@@ -72,7 +72,7 @@ func (s *Subscriber) Debug() DebugState {
 	}
 	for _, o := range s.replica.all() {
 		operations, bytes := o.size()
-		d.Servers = append(d.Servers, DebugServer{o.server, o.settled(), operations, bytes})
+		d.Servers = append(d.Servers, DebugServer{o.server, o.settled(now), operations, bytes})
 	}
 	return d
 }

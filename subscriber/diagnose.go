@@ -82,7 +82,7 @@ func (s *sourceSymptoms) diagnose(all *symptoms, add func(Condition, string, ...
 	if s.connected.IsZero() && all.now.Sub(all.started) > connectPatience {
 		add(NotConnected, "rank %d: no connection for %s", s.rank, all.now.Sub(all.started).Round(time.Second))
 	}
-	if s.otherTopic > 0 && s.Batches == 0 {
+	if s.otherTopic > 0 && s.Live == 0 {
 		add(TopicMismatch, "rank %d: %d messages under other topics than %q", s.rank, s.otherTopic, s.topic)
 	}
 	if s.HasRank && s.Rank != s.rank {

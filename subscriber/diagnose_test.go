@@ -19,7 +19,7 @@ func healthy(now time.Time) *symptoms {
 		now: now, started: now.Add(-time.Hour), blockSize: 16,
 		engine: engineSymptoms{caching: "True", engines: 1, prompts: 100},
 		sources: []sourceSymptoms{{
-			ledger: ledger{Batches: 100, Last: now.Add(-time.Second), Known: true, Next: 100, Stores: 90, Applied: 90, HasRank: true,
+			ledger: ledger{Live: 100, Batches: 100, Last: now.Add(-time.Second), Known: true, Next: 100, Stores: 90, Applied: 90, HasRank: true,
 				Refused: map[engine.Reason]uint64{}},
 			replay: true, connected: now.Add(-time.Hour),
 		}},
@@ -52,7 +52,7 @@ func TestDiagnoseNamesWhatIsWrong(t *testing.T) {
 			one.Last, s.engine.prompts, s.engine.caching = now.Add(-time.Hour), 50_000, "False"
 		}, []Condition{NoEvents, PrefixCachingOff}, ""},
 		{"other topic", func(_ *symptoms, one *sourceSymptoms) {
-			one.Batches, one.otherTopic, one.topic = 0, 12, "kv-events"
+			one.Live, one.otherTopic, one.topic = 0, 12, "kv-events"
 		}, []Condition{TopicMismatch}, `12 messages under other topics than "kv-events"`},
 		{"a proxy's other topics", func(_ *symptoms, one *sourceSymptoms) { one.otherTopic = 12 }, nil, ""},
 		{"other block size", func(_ *symptoms, one *sourceSymptoms) {
@@ -130,10 +130,10 @@ func TestAccountRemembersHashSeeds(t *testing.T) {
 		a.note(&engine.Batch{Events: []engine.Event{e}}, Tally{Verdicts: []engine.Verdict{{Status: engine.Applied}}}, &at, now.Add(shift))
 		return a.read().RandomSeed
 	}
-	if told(7, 0) || told(7, 2*time.Second) {
+	if told(7, 0) || told(7, promptEvery) {
 		t.Error("one name for one block is taken for a random seed")
 	}
-	if !told(8, 4*time.Second) {
+	if !told(8, 2*promptEvery) {
 		t.Error("another name for the same block is not noticed")
 	}
 	if p := a.read().prompt; len(p.tokens) != 4 || p.blockSize != 4 {

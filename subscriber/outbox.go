@@ -315,11 +315,11 @@ func (o *outbox) current() uint64 {
 	return o.generation
 }
 
-// settled reports that the server has been told everything held.
-func (o *outbox) settled() bool {
+// settled reports that the server was sent everything that changed until then.
+func (o *outbox) settled(then time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.phase == phaseFollowing && o.pending.empty()
+	return o.phase == phaseFollowing && (o.pending.empty() || o.pending.since.After(then))
 }
 
 // size is the number of operations that wait and what they take, in bytes.

@@ -96,7 +96,7 @@ func (s *stream) rounds(ctx context.Context) {
 	for idle := 0; idle < replayRounds && time.Now().Before(deadline) && ctx.Err() == nil; {
 		r := s.round(ctx)
 		switch {
-		case r.outcome == replayComplete, r.outcome == replayEmpty, r.broken:
+		case r.outcome == replayComplete, r.outcome == replayEmpty, r.outcome == replayStartedLate && r.late, r.broken:
 			return
 		case r.applied > 0, r.outcome == replayForeign:
 			idle = 0
@@ -106,7 +106,7 @@ func (s *stream) rounds(ctx context.Context) {
 		switch {
 		case idle < replayRounds:
 			sleep(ctx, roundPause)
-		case r.outcome == replayHole: // asked often enough: it was never sent
+		case r.outcome == replayHole || r.outcome == replayStartedLate: // asked often enough: it is gone
 			s.skip(r.resume, time.Now())
 			idle = 0
 		case r.outcome == replayRefused:
@@ -135,9 +135,9 @@ func (s *stream) answered() {
 type round struct {
 	outcome outcome
 	first   bool // nothing has come yet
-	late    bool // the first number was behind the one asked for
+	late    bool // of an unknown process, the first number was not 0
 	applied int
-	resume  uint64 // replayHole: the number behind it
+	resume  uint64 // replayHole and replayStartedLate: the number that came instead
 	broken  bool   // the live connection ended meanwhile
 	err     error
 }
@@ -159,7 +159,7 @@ func (s *stream) round(ctx context.Context) round {
 	})
 	r.err = err
 	switch {
-	case r.outcome != replayTruncated: // a hole, or another process
+	case r.outcome != replayTruncated: // something missing, or another process
 	case r.first && !ended:
 		r.outcome = replayRefused
 	case r.first && !proven:
@@ -169,7 +169,7 @@ func (s *stream) round(ctx context.Context) round {
 	case r.first:
 		r.outcome = replayEmpty
 		s.begin(0)
-	case r.late:
+	case ended && r.late:
 		r.outcome = replayStartedLate
 	case ended:
 		r.outcome = replayComplete
@@ -207,11 +207,11 @@ func (s *stream) replayed(r *round, sequence uint64, payload []byte) (more bool)
 		return true
 	case sequence < s.at.next:
 		return true
-	case sequence > s.at.next && first:
-		r.late = true
-		s.skip(sequence, time.Now())
 	case sequence > s.at.next:
 		r.outcome, r.resume = replayHole, sequence
+		if first {
+			r.outcome = replayStartedLate
+		}
 		return false
 	}
 	s.apply(payload, time.Now())

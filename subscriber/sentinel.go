@@ -64,8 +64,8 @@ func (s *sentinel) run(ctx context.Context) {
 // lookedUp is a server at which prompts can be looked up.
 type lookedUp interface {
 	name() string
-	// settled reports that the server was told everything that is held.
-	settled() bool
+	// settled reports that the server was told everything that was held then.
+	settled(then time.Time) bool
 	lookup(context.Context, *pb.LookupRouteRequest) (*pb.LookupRouteResponse, error)
 }
 
@@ -105,7 +105,7 @@ func (s *source) symptoms(now time.Time) sourceSymptoms {
 		ledger: s.stream.account.read(), rank: s.Rank, state: s.state.now(), topic: s.Topic, replay: s.Replay != "",
 		connected: s.state.since(), otherTopic: s.receiver.metrics.refused(badTopic).Get(),
 	}
-	if s.Topic != "" && found.Batches == 0 && !found.connected.IsZero() && now.Sub(found.connected) > widenAfter {
+	if s.Topic != "" && found.Live == 0 && !found.connected.IsZero() && now.Sub(found.connected) > widenAfter {
 		s.receiver.widen()
 	}
 	return found
@@ -121,7 +121,7 @@ func (s *sentinel) lookUp(ctx context.Context, now time.Time) {
 	s.looked = now
 	s.lookups = nil
 	for _, server := range s.servers() {
-		if !server.settled() {
+		if !server.settled(asked.at) {
 			continue
 		}
 		matched, err := s.ask(ctx, server, &asked)

@@ -157,7 +157,7 @@ func (s *servers) lookedUp() (all []lookedUp) {
 
 func (m *member) name() string { return m.outbox.server }
 
-func (m *member) settled() bool { return m.outbox.settled() }
+func (m *member) settled(then time.Time) bool { return m.outbox.settled(then) }
 
 func (m *member) lookup(ctx context.Context, r *pb.LookupRouteRequest) (*pb.LookupRouteResponse, error) {
 	return m.ask(ctx, r)

@@ -115,6 +115,7 @@ func (s *stream) take(ctx context.Context, b batch) {
 		return
 	}
 	s.heard = b.arrived
+	s.account.heard()
 	if s.state.hang(false) {
 		s.log.Info("engine event stream goes on")
 	}
