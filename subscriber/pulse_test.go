@@ -117,7 +117,13 @@ func TestOutboxWaitsForHistoryBeforeItClears(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(1, 1<<20)
 				b.server.held[heldBlock{Hash: 99}] = kv.T1 // of an earlier life of the replica
-				b.become(Connecting)
+				if v.history > 0 {
+					b.become(Connecting)
+					time.AfterFunc(v.history/2, func() { b.become(Bootstrapping) })
+					time.AfterFunc(v.history, func() { b.become(Exact) })
+				} else {
+					b.become(Exact)
+				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				started := time.Now()
@@ -125,10 +131,6 @@ func TestOutboxWaitsForHistoryBeforeItClears(t *testing.T) {
 					b.outbox.close()
 				}
 				go b.outbox.run(ctx)
-				if v.history > 0 {
-					time.AfterFunc(v.history/2, func() { b.become(Bootstrapping) })
-				}
-				time.AfterFunc(v.history, func() { b.become(Exact) })
 				for b.updates() == 0 {
 					b.settle(time.Millisecond)
 				}

@@ -117,9 +117,7 @@ func TestRefusesHugeFramesAndGoesOn(t *testing.T) {
 		r.expectHeld(t, "before the huge frame", inT1(prefixes(uint32(i+1))...))
 		runtime.ReadMemStats(&before)
 		huge := append(append(frame(flagMore, nil), frame(flagMore, sequenceFrame(sequence+1))...), longFrame(0, announced)...)
-		if _, err := conn.Write(huge); err != nil {
-			t.Fatal(err)
-		}
+		_, _ = conn.Write(huge) // the connection may be reset before all of it is written
 		until(t, "the refusal", func() bool { return r.one.receiver.metrics.disconnects.Get() == uint64(i+1) })
 		runtime.ReadMemStats(&after)
 		if grew := after.TotalAlloc - before.TotalAlloc; grew > 16<<20 {
@@ -143,9 +141,8 @@ func TestTakesFrameOfExactlyTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the batch", func() bool { return r.one.stream.meters.undecodable.Get() == 1 })
-	if _, err := conn.Write(liveWire(1, make([]byte, limit+1))); err != nil {
-		t.Fatal(err)
-	}
+	// The connection may be reset before all of it is written.
+	_, _ = conn.Write(liveWire(1, make([]byte, limit+1)))
 	until(t, "the refusal", func() bool { return r.one.receiver.metrics.disconnects.Get() == 1 })
 }
 
