@@ -18,6 +18,8 @@ const (
 	connectPatience = time.Minute
 	// eventPatience is how long an engine may compute prompts without an event.
 	eventPatience = time.Minute
+	// rankPatience is how long it may take to find all ranks.
+	rankPatience = 20 * time.Second
 	// minStores and minTokens make sure that a judgement has something to go by.
 	minStores = 8
 	minTokens = 4096
@@ -65,7 +67,7 @@ func diagnose(s *symptoms) []finding {
 	if s.engine.caching == "False" {
 		add(PrefixCachingOff, "the engine's metrics say enable_prefix_caching=False")
 	}
-	if s.engine.engines > len(s.sources) {
+	if s.engine.engines > len(s.sources) && s.now.Sub(s.started) > rankPatience {
 		add(RanksMissing, "the engine shows %d ranks, %d are followed", s.engine.engines, len(s.sources))
 	}
 	if s.capped > 0 {

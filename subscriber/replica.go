@@ -22,8 +22,9 @@ type replica struct {
 	outboxes  []*outbox
 }
 
-// apply takes in a batch of one stream; stamp is the engine's time.
-func (r *replica) apply(source int, b *engine.Batch, arrived, stamp time.Time) Tally {
+// apply takes in a batch of one stream; stamp is the engine's time. The tally's
+// verdicts are in the memory of those given.
+func (r *replica) apply(source int, b *engine.Batch, arrived, stamp time.Time, verdicts []engine.Verdict) Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changes, tally := r.residency.Apply(source, b)
@@ -31,6 +32,7 @@ func (r *replica) apply(source int, b *engine.Batch, arrived, stamp time.Time) T
 		r.residency.SetPartial(source, false)
 	}
 	r.publishLocked(changes, arrived, stamp)
+	tally.Verdicts = append(verdicts[:0], tally.Verdicts...)
 	return tally
 }
 

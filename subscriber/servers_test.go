@@ -153,7 +153,7 @@ func TestServersFollowTheirName(t *testing.T) {
 		b.resolver.set(nil, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 		b.pass(lookupEvery)
 		b.expect(t, "one more", 1, 2, 3)
-		b.replica.apply(0, &engine.Batch{Events: []engine.Event{stores(names(7001), prompt(1))}}, time.Now(), time.Now())
+		b.replica.apply(0, &engine.Batch{Events: []engine.Event{stores(names(7001), prompt(1))}}, time.Now(), time.Now(), nil)
 		b.pass(time.Second)
 		b.expect(t, "after a change", 1, 2, 3)
 

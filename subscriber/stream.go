@@ -64,6 +64,7 @@ type stream struct {
 	heard      time.Time // last sign of life
 	refused    time.Time // when the engine last refused to replay; zero: it did not
 	logged     map[string]bool
+	verdicts   []engine.Verdict // scratch
 
 	background sync.WaitGroup // of a snapshot under way
 }
@@ -172,7 +173,8 @@ func (s *stream) apply(payload []byte, arrived time.Time) {
 		return
 	}
 	s.noteUnknown(decoded)
-	tally := s.replica.apply(s.source, decoded, arrived, s.stamp(decoded, arrived))
+	tally := s.replica.apply(s.source, decoded, arrived, s.stamp(decoded, arrived), s.verdicts)
+	s.verdicts = tally.Verdicts
 	s.note(tally)
 	s.account.note(decoded, tally, &s.at, arrived)
 }
