@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"inferencecache.io/inferencecache/bench"
-	"inferencecache.io/inferencecache/internal/trace"
 )
 
 // benchmark is what `inferencecache bench` is asked to do.
@@ -34,7 +33,7 @@ func (q *benchmark) flags(fs *pflag.FlagSet) {
 	fs.IntVar(&q.blocks, "blocks", bench.Million, "holder-blocks (replica x block) to measure with")
 	fs.BoolVar(&q.full, "full", false, "take some minutes: measure longer, and again with ten times the blocks")
 	fs.DurationVar(&q.each, "each", 0, "time to spend on a figure (0: 200ms, or 1s with --full)")
-	fs.StringVar(&q.trace, "trace", "", "Mooncake trace to replay (JSON lines); none: one that looks like it is made up")
+	fs.StringVar(&q.trace, "trace", "", "Mooncake or Bailian trace to replay (JSON lines); none: one that looks like it is made up")
 	fs.IntVar(&q.engines, "engines", 0, "only say what memory the index needs for that many engines")
 	fs.IntVar(&q.blocksPerEngine, "blocks-per-engine", 0, "blocks that an engine has room for, with --engines")
 	fs.IntVar(&q.holders, "holders", 1, "engines that hold a block on average, with --engines")
@@ -126,7 +125,7 @@ func (q *benchmark) rows(cmd *cobra.Command) ([]bench.Row, error) {
 	}
 	options := bench.Options{Blocks: q.blocks, Full: q.full, Each: q.each}
 	if q.trace != "" {
-		requests, err := readTrace(q.trace)
+		requests, _, err := readTrace(q.trace)
 		if err != nil {
 			return nil, err
 		}
@@ -136,22 +135,6 @@ func (q *benchmark) rows(cmd *cobra.Command) ([]bench.Row, error) {
 		options.Progress = func(what string) { fmt.Fprintln(w, what) }
 	}
 	return bench.Run(cmd.Context(), options)
-}
-
-func readTrace(name string) ([]trace.Request, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, usage(err)
-	}
-	defer f.Close()
-	requests, err := trace.NewReader(f, trace.Mooncake).ReadAll()
-	if err != nil {
-		return nil, usage(fmt.Errorf("read %s: %w", name, err))
-	}
-	if len(requests) == 0 {
-		return nil, usage(fmt.Errorf("read %s: no requests", name))
-	}
-	return requests, nil
 }
 
 func isTerminal(w io.Writer) bool {

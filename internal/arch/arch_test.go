@@ -51,7 +51,7 @@ var plan = map[string]room{
 
 	"roles": {roles,
 		[]string{"bench", "bridge", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
-			"internal/engine/trtllm", "internal/engine/vllm", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/server", "subscriber"},
+			"internal/engine/trtllm", "internal/engine/vllm", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/replay", "roles/server", "subscriber"},
 		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
 
 	"roles/server": {stations,
@@ -60,8 +60,9 @@ var plan = map[string]room{
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
-	"bridge": {stations, []string{"internal/policy", "internal/status"}, nil},
-	"bench":  {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
+	"roles/replay": {stations, []string{"index", "internal/kv", "internal/rank", "internal/trace"}, nil},
+	"bridge":       {stations, []string{"internal/policy", "internal/status"}, nil},
+	"bench":        {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
 
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
 	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm"}, []string{metricsLib, pflagLib, syncLib}},

@@ -10,6 +10,9 @@ import (
 // MooncakeBlock is how many tokens a block of a Mooncake trace has.
 const MooncakeBlock = 512
 
+// century is far from what overflows.
+const century = 100 * 365 * 24 * time.Hour
+
 type mooncakeLine struct {
 	Timestamp *float64 `json:"timestamp"` // milliseconds
 	Input     *int     `json:"input_length"`
@@ -38,7 +41,6 @@ func Mooncake(line []byte, r *Request) error {
 	case l.Blocks == nil:
 		return errors.New("no hash_ids")
 	}
-	const century = 100 * 365 * 24 * time.Hour // far from what overflows
 	ms := *l.Timestamp
 	if max := float64(century.Milliseconds()); ms < -max || ms > max {
 		return fmt.Errorf("timestamp %g is out of range", ms)

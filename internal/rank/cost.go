@@ -1,0 +1,204 @@
+package rank
+
+import (
+	"cmp"
+	"slices"
+
+	"inferencecache.io/inferencecache/internal/kv"
+)
+
+// Cost ranks by expected finish: the seconds until a replica would have the
+// prompt's first token, and what that costs the fleet.
+//
+//	finish = backlog + (1 + u) x (prompt - reusable) / prefill rate + load time + penalty - gain
+//	u      = min(1, mean backlog / Horizon)
+//	gain   = asked x Spread x max(0, mean backlog of those that hold more - backlog) / (their number + 1)
+//
+// A miss keeps the next prompts waiting, so its price rises with the load of
+// the fleet; on an idle fleet finish is what is expected and nothing else. But
+// what is computed stays: if many prompts ask for what a replica lacks, and the
+// replicas that hold it are the busy ones, the prompts of the next Spread
+// seconds gain from a further copy. The gain is at most the time that the part
+// takes which others hold: such a copy is free, and never more than that.
+type Cost struct {
+	Horizon float64 // seconds of mean backlog at which a miss costs twice
+	Spread  float64 // seconds in which a further copy has to pay
+	Rate    float64 // prompt tokens a second, where nothing is known of any replica
+	Penalty float64 // seconds, of a replica that has been silent for too long
+	// LoadRate is how many tokens a second come from T2 and T3; 0: as good as absent.
+	LoadRate [2]float64
+}
+
+// CostDefaults suit a GPU of today and a model of some tens of billions.
+func CostDefaults() Cost {
+	return Cost{Horizon: 2, Spread: 30, Rate: 8000, Penalty: 5, LoadRate: [2]float64{40_000, 20_000}}
+}
+
+// Candidate is a live replica, whether it holds anything or not.
+type Candidate struct {
+	Replica string
+	// Tokens of the leading run by the coldest tier on the way to there: those in
+	// T1, those behind them that need T2, and those behind them that need T3.
+	Tokens  [3]int32
+	Backlog float64 // seconds of prefill before a new prompt; meaningless unless Loaded
+	Loaded  bool    // Backlog is known
+	Rate    float64 // prompt tokens a second; 0: unknown
+	Suspect bool    // silent for too long, but not yet dead
+	Asked   float64 // prompts a second that ask for the first of what the replica lacks, see Popularity
+}
+
+// Terms are the parts of a candidate's cost, in seconds unless said otherwise.
+type Terms struct {
+	Backlog  float64
+	Prefill  float64 // of what has to be computed
+	Miss     float64 // u x Prefill: what the fleet pays
+	Load     float64 // of colder tiers
+	Penalty  float64
+	Gain     float64 // what it saves others
+	Reusable int32   // tokens
+	Finish   float64
+}
+
+// Ranked is a candidate with its terms.
+type Ranked struct {
+	Candidate
+	Terms
+}
+
+// Fleet is what all candidates have in common.
+type Fleet struct {
+	U       float64 // price of a miss, 0 to 1
+	Backlog float64 // median of the known ones, in seconds: what unknown counts as
+	Rate    float64 // median of the known ones, tokens a second
+	Known   bool    // any backlog is known
+}
+
+// Survey sums up the fleet. scratch is overwritten.
+func (c Cost) Survey(candidates []Candidate, scratch []float64) (f Fleet, grown []float64) {
+	backlogs := scratch[:0]
+	for i := range candidates {
+		if candidates[i].Loaded {
+			backlogs = append(backlogs, candidates[i].Backlog)
+		}
+	}
+	f.Known = len(backlogs) > 0
+	f.Backlog = median(backlogs)
+	sum := 0.0
+	for i := range candidates {
+		sum += candidates[i].backlog(f)
+	}
+	if n := len(candidates); n > 0 && c.Horizon > 0 {
+		f.U = min(1, sum/float64(n)/c.Horizon)
+	}
+	rates := backlogs[:0]
+	for i := range candidates {
+		if candidates[i].Rate > 0 {
+			rates = append(rates, candidates[i].Rate)
+		}
+	}
+	f.Rate = cmp.Or(median(rates), c.Rate)
+	return f, rates
+}
+
+// median of values, which it sorts; 0 without any.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+func (c *Candidate) backlog(f Fleet) float64 {
+	if c.Loaded {
+		return c.Backlog
+	}
+	return f.Backlog
+}
+
+// of returns the terms of one candidate for a prompt of so many tokens, but for
+// the gain.
+func (c Cost) of(f Fleet, one *Candidate, prompt int32) (t Terms) {
+	rate := one.Rate
+	if rate <= 0 {
+		rate = f.Rate
+	}
+	t.Backlog = one.backlog(f)
+	t.Reusable, t.Load = c.reusable(one, rate)
+	t.Prefill = float64(max(0, prompt-t.Reusable)) / rate
+	t.Miss = f.U * t.Prefill
+	if one.Suspect {
+		t.Penalty = c.Penalty
+	}
+	t.Finish = t.Backlog + t.Prefill + t.Miss + t.Load + t.Penalty
+	return t
+}
+
+// reusable is how many tokens need not be computed, and how long their loading
+// takes. A tier that loads slower than the engine computes ends the run.
+func (c Cost) reusable(one *Candidate, rate float64) (tokens int32, seconds float64) {
+	tokens = one.Tokens[0]
+	for i, speed := range c.LoadRate {
+		n := one.Tokens[i+1]
+		if n == 0 {
+			continue
+		}
+		if speed <= rate {
+			break
+		}
+		tokens += n
+		seconds += float64(n) / speed
+	}
+	return tokens, seconds
+}
+
+// Rank appends the candidates to dst, cheapest first; equal ones by less, or by
+// name if it is nil.
+func (c Cost) Rank(dst []Ranked, f Fleet, candidates []Candidate, prompt int32, less func(a, b string) int) []Ranked {
+	first := len(dst)
+	for i := range candidates {
+		dst = append(dst, Ranked{candidates[i], c.of(f, &candidates[i], prompt)})
+	}
+	if less == nil {
+		less = cmp.Compare[string]
+	}
+	c.gain(dst[first:], f)
+	slices.SortFunc(dst[first:], func(a, b Ranked) int {
+		return cmp.Or(cmp.Compare(a.Finish, b.Finish), less(a.Replica, b.Replica))
+	})
+	return dst
+}
+
+// gain takes from each candidate's finish what others save by it. It sorts.
+func (c Cost) gain(ranked []Ranked, f Fleet) {
+	slices.SortFunc(ranked, func(a, b Ranked) int { return cmp.Compare(b.Reusable, a.Reusable) })
+	holders, waits := 0, 0.0 // of those that hold more
+	for from, to := 0, 0; from < len(ranked); from = to {
+		for to = from; to < len(ranked) && ranked[to].Reusable == ranked[from].Reusable; to++ {
+		}
+		for i := from; i < to && holders > 0; i++ {
+			one := &ranked[i]
+			spared := max(0, waits/float64(holders)-one.Terms.Backlog) / float64(holders+1)
+			held := float64(ranked[0].Reusable-one.Reusable) / cmp.Or(one.Rate, f.Rate)
+			one.Gain = min(one.Asked*c.Spread*spared, held)
+			one.Finish -= one.Gain
+		}
+		for i := from; i < to; i++ {
+			holders++
+			waits += ranked[i].Terms.Backlog
+		}
+	}
+}
+
+// Score is higher for a lower finish, in (0, 1], comparable within one answer.
+func (t *Terms) Score() float32 { return float32(1 / (1 + t.Finish)) }
+
+// Tier is the coldest tier that a candidate's run needs.
+func (c *Candidate) Tier() kv.Tier {
+	for i := len(c.Tokens) - 1; i >= 0; i-- {
+		if c.Tokens[i] > 0 {
+			return kv.T1 + kv.Tier(i)
+		}
+	}
+	return kv.TierUnknown
+}
