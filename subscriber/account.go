@@ -39,10 +39,12 @@ type ledger struct {
 	Refused map[engine.Reason]uint64 // of the others, by reason
 	Unknown uint64                   // events with an unknown tag
 
-	Rank       int  // that the last batch said
-	HasRank    bool // it said one
-	RandomSeed bool // the engine gave equal first blocks different hashes
-	NoReplay   bool // the engine does not answer requests for replay
+	// When each was last seen.
+	UnknownAt, UnmappedAt, SeedAt time.Time
+
+	Rank     int  // that the last batch said
+	HasRank  bool // it said one
+	NoReplay bool // the engine does not answer requests for replay
 
 	prompt ownPrompt
 }
@@ -92,6 +94,7 @@ func (a *account) note(b *engine.Batch, tally Tally, at *position, arrived time.
 		switch {
 		case v.Reason == engine.UnknownTag:
 			a.Unknown++
+			a.UnknownAt = arrived
 		case e.Kind != engine.Stored:
 		case v.Status == engine.Applied:
 			a.Stores++
@@ -102,6 +105,9 @@ func (a *account) note(b *engine.Batch, tally Tally, at *position, arrived time.
 		default:
 			a.Stores++
 			a.Refused[v.Reason]++
+			if v.Reason == UnmappedAdapter {
+				a.UnmappedAt = arrived
+			}
 		}
 	}
 }
@@ -124,7 +130,7 @@ func (a *account) takePromptLocked(e *engine.Event, now time.Time) {
 	root := fingerprint.Append(nil, e.Tokens[:size], size)[0]
 	switch name, known := a.roots[root]; {
 	case known && name != e.Hashes[0].ID:
-		a.RandomSeed = true
+		a.SeedAt = now // names differ between two processes
 		a.roots[root] = e.Hashes[0].ID
 	case !known && len(a.roots) < maxRoots:
 		a.roots[root] = e.Hashes[0].ID

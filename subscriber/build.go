@@ -97,7 +97,7 @@ func (s *Subscriber) connectServers(config Config, deps Deps) error {
 				HashScheme: config.HashScheme, EngineUrl: config.engineURL(),
 			},
 			window: config.Window, heartbeat: config.HeartbeatInterval, maxBytes: config.OutboxBytes,
-			holder: s.replica, state: s.State, log: s.log,
+			holder: s.replica, state: s.reportedState, log: s.log,
 		},
 	}
 	s.meters.watch("servers", "", func() float64 { return float64(len(s.replica.all())) })

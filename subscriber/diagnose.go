@@ -20,6 +20,8 @@ const (
 	eventPatience = time.Minute
 	// rankPatience is how long it may take to find all ranks.
 	rankPatience = 20 * time.Second
+	// symptomMemory is for how long what happened once is still a condition.
+	symptomMemory = 10 * time.Minute
 	// minStores and minTokens make sure that a judgement has something to go by.
 	minStores = 8
 	minTokens = 4096
@@ -30,7 +32,7 @@ type symptoms struct {
 	now       time.Time
 	started   time.Time // of the subscriber
 	blockSize int       // that the server indexes; 0: any
-	capped    uint64    // blocks evicted here since the last look
+	capped    uint64    // blocks evicted here, if some were lately
 	sources   []sourceSymptoms
 	engine    engineSymptoms
 	lookups   []string // servers that do not find what they were told, and why
@@ -42,9 +44,10 @@ type sourceSymptoms struct {
 	rank       int
 	state      State
 	topic      string
-	replay     bool      // an endpoint is configured
-	connected  time.Time // when it first connected; zero: never
-	otherTopic uint64    // messages under other topics
+	replay     bool          // an endpoint is configured
+	connected  time.Time     // when it first connected; zero: never
+	away       time.Duration // since the last connection ended; 0: there is one
+	otherTopic uint64        // messages under other topics
 }
 
 // engineSymptoms are those of the metrics page. The zero value knows nothing.
@@ -71,7 +74,7 @@ func diagnose(s *symptoms) []finding {
 		add(RanksMissing, "the engine shows %d ranks, %d are followed", s.engine.engines, len(s.sources))
 	}
 	if s.capped > 0 {
-		add(CapReached, "%d blocks dropped here since the last look", s.capped)
+		add(CapReached, "%d blocks dropped here so far", s.capped)
 	}
 	if len(s.lookups) > 0 {
 		add(LookupMismatch, "%s", strings.Join(s.lookups, "; "))
@@ -81,8 +84,12 @@ func diagnose(s *symptoms) []finding {
 
 // diagnose one event stream.
 func (s *sourceSymptoms) diagnose(all *symptoms, add func(Condition, string, ...any)) {
-	if s.connected.IsZero() && all.now.Sub(all.started) > connectPatience {
-		add(NotConnected, "rank %d: no connection for %s", s.rank, all.now.Sub(all.started).Round(time.Second))
+	away := s.away
+	if s.connected.IsZero() {
+		away = all.now.Sub(all.started)
+	}
+	if away > connectPatience {
+		add(NotConnected, "rank %d: no connection for %s", s.rank, away.Round(time.Second))
 	}
 	if s.otherTopic > 0 && s.Live == 0 {
 		add(TopicMismatch, "rank %d: %d messages under other topics than %q", s.rank, s.otherTopic, s.topic)
@@ -93,16 +100,17 @@ func (s *sourceSymptoms) diagnose(all *symptoms, add func(Condition, string, ...
 	if s.NoReplay && s.replay {
 		add(NoReplay, "rank %d does not answer", s.rank)
 	}
-	if s.RandomSeed {
+	recent := func(at time.Time) bool { return !at.IsZero() && all.now.Sub(at) < symptomMemory }
+	if recent(s.SeedAt) {
 		add(RandomHashSeed, "rank %d: equal prompts had different block names", s.rank)
 	}
-	if s.Unknown > 0 {
+	if recent(s.UnknownAt) {
 		add(UnknownEvents, "rank %d: %d events", s.rank, s.Unknown)
 	}
 	if n := s.Refused[BlockSizeMismatch]; n > 0 && n >= s.Applied {
 		add(WrongBlockSize, "rank %d: %d stores refused, --block-size is %d", s.rank, n, all.blockSize)
 	}
-	if n := s.Refused[UnmappedAdapter]; n > 0 {
+	if n := s.Refused[UnmappedAdapter]; recent(s.UnmappedAt) {
 		add(AdapterUnmapped, "rank %d: %d stores refused", s.rank, n)
 	}
 	if s.Stores >= minStores && s.Applied == 0 {

@@ -42,6 +42,8 @@ func TestDiagnoseNamesWhatIsWrong(t *testing.T) {
 		{"no publisher", func(s *symptoms, one *sourceSymptoms) {
 			one.connected, one.Last, s.engine.prompts = time.Time{}, time.Time{}, 1e6
 		}, []Condition{NotConnected}, "rank 0"},
+		{"the engine went away", func(_ *symptoms, one *sourceSymptoms) { one.away = time.Hour }, []Condition{NotConnected}, "1h0m0s"},
+		{"unknown tags long ago", func(_ *symptoms, one *sourceSymptoms) { one.Unknown, one.UnknownAt = 4, now.Add(-time.Hour) }, nil, ""},
 		{"idle engine", func(s *symptoms, one *sourceSymptoms) {
 			one.Last, s.engine.prompts = now.Add(-time.Hour), 0
 		}, nil, ""},
@@ -61,15 +63,15 @@ func TestDiagnoseNamesWhatIsWrong(t *testing.T) {
 		{"ranks not followed", func(s *symptoms, _ *sourceSymptoms) { s.engine.engines = 8 }, []Condition{RanksMissing}, "8 ranks, 1 are"},
 		{"another rank's stream", func(_ *symptoms, one *sourceSymptoms) { one.Rank = 3 }, []Condition{RankMismatch}, "says that it is rank 3"},
 		{"unnamed adapter", func(_ *symptoms, one *sourceSymptoms) {
-			one.Refused = map[engine.Reason]uint64{UnmappedAdapter: 2}
+			one.Refused, one.UnmappedAt = map[engine.Reason]uint64{UnmappedAdapter: 2}, now
 		}, []Condition{AdapterUnmapped}, ""},
 		{"only salted prompts", func(_ *symptoms, one *sourceSymptoms) {
 			one.Applied, one.Refused = 0, map[engine.Reason]uint64{SeparateSpace: 80, NoHashes: 10}
 		}, []Condition{NothingIndexed}, "separate_space 80, no_hashes 10"},
 		{"no replay", func(_ *symptoms, one *sourceSymptoms) { one.NoReplay = true }, []Condition{NoReplay}, ""},
 		{"no replay configured", func(_ *symptoms, one *sourceSymptoms) { one.NoReplay, one.replay = true, false }, nil, ""},
-		{"random seeds", func(_ *symptoms, one *sourceSymptoms) { one.RandomSeed = true }, []Condition{RandomHashSeed}, ""},
-		{"unknown tags", func(_ *symptoms, one *sourceSymptoms) { one.Unknown = 4 }, []Condition{UnknownEvents}, ""},
+		{"random seeds", func(_ *symptoms, one *sourceSymptoms) { one.SeedAt = now }, []Condition{RandomHashSeed}, ""},
+		{"unknown tags", func(_ *symptoms, one *sourceSymptoms) { one.Unknown, one.UnknownAt = 4, now }, []Condition{UnknownEvents}, ""},
 		{"cap", func(s *symptoms, _ *sourceSymptoms) { s.capped = 7 }, []Condition{CapReached}, "7 blocks"},
 		{"not found", func(s *symptoms, _ *sourceSymptoms) {
 			s.lookups = []string{"http://a finds 0 of 64 tokens"}
@@ -128,7 +130,7 @@ func TestAccountRemembersHashSeeds(t *testing.T) {
 	told := func(hash uint64, shift time.Duration) bool {
 		e := engine.Event{Kind: engine.Stored, BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Hashes: []engine.BlockHash{{ID: hash}}, FirstString: -1}
 		a.note(&engine.Batch{Events: []engine.Event{e}}, Tally{Verdicts: []engine.Verdict{{Status: engine.Applied}}}, &at, now.Add(shift))
-		return a.read().RandomSeed
+		return !a.read().SeedAt.IsZero()
 	}
 	if told(7, 0) || told(7, promptEvery) {
 		t.Error("one name for one block is taken for a random seed")

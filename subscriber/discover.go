@@ -182,8 +182,8 @@ func checkRanks(n int) error {
 
 // dialledRank is a rank with an endpoint as an engine names it.
 func dialledRank(rank *int, events, engineHost string) (endpoint, error) {
-	if rank == nil || *rank < 0 {
-		return endpoint{}, errors.New("an endpoint has no rank")
+	if rank == nil || *rank < 0 || *rank > maxRank {
+		return endpoint{}, errors.New("an endpoint has no rank that can be")
 	}
 	address, err := dialable(events, engineHost)
 	if err != nil {

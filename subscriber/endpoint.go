@@ -18,7 +18,8 @@ type endpoint struct {
 }
 
 const (
-	maxRanks = 256
+	maxRanks = 256     // of one engine's process
+	maxRank  = 1 << 16 // over all of its processes
 	// autoReplay finds the replay endpoint by custom: the port after the events.
 	autoReplay = "auto"
 )

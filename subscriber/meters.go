@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -144,6 +145,17 @@ func (m *meters) source(rank int, q *queue, state *machine) *sourceMeters {
 		})
 	}
 	return s
+}
+
+// forget takes the source's metrics off the page.
+func (s *sourceMeters) forget() {
+	own := s.name("", s.label)
+	own = own[len(metricPrefix) : len(own)-1] // {replica="...",rank="..."
+	for _, name := range s.set.ListMetricNames() {
+		if strings.HasPrefix(name, metricPrefix) && (strings.Contains(name, own+"}") || strings.Contains(name, own+",")) {
+			s.set.UnregisterMetric(name)
+		}
+	}
 }
 
 // by makes a counter for each value of a label.

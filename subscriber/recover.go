@@ -84,7 +84,7 @@ func (s *stream) read(ctx context.Context) {
 	if !s.proven && ctx.Err() == nil {
 		s.replaced(causeUnproven, time.Now())
 	}
-	s.state.read(!s.at.known || s.at.since > 0)
+	s.state.read(s.connection, !s.at.known || s.at.since > 0)
 }
 
 func (s *stream) coolingDown() bool {
@@ -92,8 +92,9 @@ func (s *stream) coolingDown() bool {
 }
 
 func (s *stream) rounds(ctx context.Context) {
-	deadline := time.Now().Add(replayMost)
-	for idle := 0; idle < replayRounds && time.Now().Before(deadline) && ctx.Err() == nil; {
+	ctx, cancel := context.WithTimeout(ctx, replayMost)
+	defer cancel()
+	for idle := 0; idle < replayRounds && ctx.Err() == nil; {
 		r := s.round(ctx)
 		switch {
 		case r.outcome == replayComplete, r.outcome == replayEmpty, r.outcome == replayStartedLate && r.late, r.broken:
@@ -109,10 +110,26 @@ func (s *stream) rounds(ctx context.Context) {
 		case r.outcome == replayHole || r.outcome == replayStartedLate: // asked often enough: it is gone
 			s.skip(r.resume, time.Now())
 			idle = 0
+		case s.at.known && s.proven && s.passOver(ctx): // one batch cannot be read
+			idle = 0
 		case r.outcome == replayRefused:
 			s.refuse(r.err)
 		}
 	}
+}
+
+// passOver goes on behind the next batch if the engine gives what comes after
+// it, though not the batch itself: it may be larger than what is accepted.
+func (s *stream) passOver(ctx context.Context) (passed bool) {
+	behind := s.at.next + 1
+	ended, _ := s.history.replay(ctx, behind, func(sequence uint64, _ []byte) bool {
+		behind, passed = max(behind, sequence), true
+		return false
+	})
+	if passed = passed || ended; passed {
+		s.skip(behind, time.Now())
+	}
+	return passed
 }
 
 // refuse notes that the engine does not replay, for now.
@@ -224,6 +241,8 @@ func (s *stream) idle(ctx context.Context, now time.Time) {
 	switch {
 	case s.at.known && s.state.away(now) > awayGrace:
 		s.replaced(causeAway, now)
+	case !s.proven && s.state.unbroken(s.connection) && now.Sub(s.heard) > awayGrace:
+		s.restart(ctx, causeUnproven, now) // it was to say so itself, and is silent
 	case s.history == nil || !s.state.unbroken(s.connection):
 	case !s.refused.IsZero():
 		if !s.coolingDown() {

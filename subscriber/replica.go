@@ -75,6 +75,13 @@ func (r *replica) holds(adapter string, h kv.Hash) bool {
 	return r.residency.Holds(adapter, h)
 }
 
+// holdsAny reports whether a stream has told of a block that is still held.
+func (r *replica) holdsAny(source int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.residency.HoldsAny(source)
+}
+
 // stats are the residency's numbers.
 func (r *replica) stats() Stats {
 	r.mu.Lock()

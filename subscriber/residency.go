@@ -41,7 +41,7 @@ type ResidencyConfig struct {
 // A block is held while any copy is left in any rank, group or tier, and its
 // tier is the best one left. Only changes of that come out, as Changes.
 //
-// It does no I/O and is not safe for concurrent use: one goroutine owns it.
+// It does no I/O and is not safe for concurrent use.
 type Residency struct {
 	config ResidencyConfig
 
@@ -222,6 +222,20 @@ func (r *Residency) NameAdapters(adapters map[int64]string) { r.config.Adapters 
 func (r *Residency) Holds(adapter string, h kv.Hash) bool {
 	id, ok := r.adapters.byName[adapter]
 	return ok && r.adapters.list[id].blocks[h] != 0
+}
+
+// HoldsAny reports whether anything of a rank is held.
+func (r *Residency) HoldsAny(rank int) bool {
+	rs, ok := r.ranks[rank]
+	if !ok {
+		return false
+	}
+	for _, g := range rs.order {
+		if len(g.holdings) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Len is the number of blocks held, each counted once for the replica.

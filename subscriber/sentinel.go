@@ -18,6 +18,8 @@ const (
 	// checkMaxAge is how old a prompt may be: it has to be held all the time.
 	checkMaxAge  = 10 * time.Minute
 	checkTimeout = 2 * time.Second
+	// checkAgain is when a server that did not find a prompt is asked once more.
+	checkAgain = 15 * time.Second
 	// widenAfter is how long a topic may bring nothing before all are taken, to
 	// see whether there are others.
 	widenAfter = 10 * time.Second
@@ -38,8 +40,10 @@ type sentinel struct {
 	page observation
 
 	// Only run touches these.
-	capped  uint64 // evictions at the last look
+	evicted uint64    // at the last look
+	capped  time.Time // when a block was evicted last
 	looked  time.Time
+	doubted map[string]bool // servers that did not find the last prompt
 	lookups []string
 }
 
@@ -83,8 +87,12 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 		found.sources = append(found.sources, one.symptoms(now))
 		batches += found.sources[len(found.sources)-1].Batches
 	}
-	evicted := s.replica.stats().Evicted
-	found.capped, s.capped = evicted-s.capped, evicted
+	if evicted := s.replica.stats().Evicted; evicted > s.evicted {
+		s.evicted, s.capped = evicted, now
+	}
+	if !s.capped.IsZero() && now.Sub(s.capped) < symptomMemory {
+		found.capped = s.evicted
+	}
 
 	s.mu.Lock()
 	page := s.page
@@ -103,7 +111,7 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 func (s *source) symptoms(now time.Time) sourceSymptoms {
 	found := sourceSymptoms{
 		ledger: s.stream.account.read(), rank: s.Rank, state: s.state.now(), topic: s.Topic, replay: s.Replay != "",
-		connected: s.state.since(), otherTopic: s.receiver.metrics.refused(badTopic).Get(),
+		connected: s.state.since(), away: s.state.away(now), otherTopic: s.receiver.metrics.refused(badTopic).Get(),
 	}
 	if s.Topic != "" && found.Live == 0 && !found.connected.IsZero() && now.Sub(found.connected) > widenAfter {
 		s.receiver.widen()
@@ -116,19 +124,27 @@ func (s *source) symptoms(now time.Time) sourceSymptoms {
 func (s *sentinel) lookUp(ctx context.Context, now time.Time) {
 	asked, ok := s.prompt(now)
 	if !ok {
+		s.lookups, s.doubted = nil, nil
 		return
 	}
 	s.looked = now
-	s.lookups = nil
+	doubted := s.doubted
+	s.lookups, s.doubted = nil, map[string]bool{}
 	for _, server := range s.servers() {
 		if !server.settled(asked.at) {
 			continue
 		}
 		matched, err := s.ask(ctx, server, &asked)
-		if ctx.Err() != nil || err != nil || !s.replica.holds(asked.adapter, asked.first()) {
+		if ctx.Err() != nil || err != nil || !server.settled(asked.at) || !s.replica.holds(asked.adapter, asked.first()) {
 			continue // unreachable servers show elsewhere
 		}
-		if matched < asked.blockSize {
+		if matched >= asked.blockSize {
+			continue
+		}
+		// A server that has just started again does not know everything yet.
+		s.doubted[server.name()] = true
+		s.looked = now.Add(checkAgain - checkEvery)
+		if doubted[server.name()] {
 			s.lookups = append(s.lookups, fmt.Sprintf("%s finds %d of %d tokens", server.name(), matched, len(asked.tokens)))
 		}
 	}

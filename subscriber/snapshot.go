@@ -38,6 +38,8 @@ type snapshot struct {
 func takeSnapshot(ctx context.Context, guarded string, frameLimit int64) (s *snapshot) {
 	s = &snapshot{blocks: map[uint64]struct{}{}}
 	defer func() { s.at = time.Now() }()
+	ctx, end := context.WithTimeout(ctx, snapshotWait)
+	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	idle := time.AfterFunc(snapshotIdle, func() { cancel(errSilent) })

@@ -88,6 +88,7 @@ func (s *sources) put(one *running) {
 func (s *sources) drop(one *running) {
 	one.stop()
 	s.replica.clear(one.Rank, false, time.Now())
+	one.stream.meters.forget()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = slices.DeleteFunc(s.now, func(other *running) bool { return other == one })
@@ -147,7 +148,7 @@ func (s *source) is(e endpoint) bool {
 	if s.Rank != e.Rank || s.Topic != e.Topic || e.Replay != "" && port(e.Replay) != port(s.Replay) {
 		return false
 	}
-	return s.Events == e.Events || port(s.Events) == port(e.Events) && s.state.up()
+	return s.Events == e.Events || port(s.Events) == port(e.Events) && s.state.reached(time.Now())
 }
 
 // port of a tcp:// endpoint.

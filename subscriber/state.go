@@ -91,6 +91,13 @@ func (m *machine) up() bool {
 	return m.connected
 }
 
+// reached says whether there is a connection, or was one within the last minute.
+func (m *machine) reached(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.connected || m.connection > 0 && now.Sub(m.parted) < time.Minute
+}
+
 // since is when the first connection began; zero: there was none.
 func (m *machine) since() time.Time {
 	m.mu.Lock()
@@ -109,11 +116,14 @@ func (m *machine) away(now time.Time) time.Duration {
 	return now.Sub(m.parted)
 }
 
-// read says that history is known: all of it, or from a later batch on.
-func (m *machine) read(late bool) {
+// read says that history is known: all of it, or from a later batch on. That a
+// connection was read says nothing of the next one.
+func (m *machine) read(connection uint64, late bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.reading, m.late = false, late
+	if connection == m.connection {
+		m.reading, m.late = false, late
+	}
 }
 
 // lost says that batches are missing that nothing will bring back. It is true

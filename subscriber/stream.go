@@ -71,13 +71,15 @@ type stream struct {
 
 // run works until the queue is closed and empty, or ctx ends.
 func (s *stream) run(ctx context.Context) {
+	asking, stop := context.WithCancel(ctx) // of snapshots, which nobody waits for in the end
 	defer s.background.Wait()
+	defer stop()
 	tick := time.NewTicker(idleCheck)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
 		case now := <-tick.C:
-			s.audit(ctx, now)
+			s.audit(asking, now)
 			if n, _ := s.queue.size(); n == 0 {
 				s.idle(ctx, now)
 			}
@@ -95,7 +97,7 @@ func (s *stream) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-s.queue.ready:
 		case now := <-tick.C:
-			s.audit(ctx, now)
+			s.audit(asking, now)
 			s.idle(ctx, now)
 		}
 	}
@@ -123,7 +125,10 @@ func (s *stream) take(ctx context.Context, b batch) {
 	if b.epoch != s.epoch {
 		s.entered(ctx, b)
 	}
-	s.proven = true // by its topic, or else it was read before
+	if !s.proven { // its topic has told
+		s.proven = true
+		s.state.read(s.connection, !s.at.known || s.at.since > 0)
+	}
 	s.meters.lastSequence.Set(float64(b.sequence))
 	s.place(ctx, b)
 }
@@ -204,7 +209,7 @@ func (s *stream) begin(sequence uint64) {
 	if sequence == 0 {
 		s.state.certain()
 	}
-	s.state.read(sequence > 0)
+	s.state.read(s.connection, sequence > 0)
 }
 
 // skip goes on at sequence without what comes before it.
@@ -215,7 +220,7 @@ func (s *stream) skip(sequence uint64, now time.Time) {
 	}
 	s.replica.clear(s.source, true, now)
 	s.at.begin(sequence)
-	s.state.read(true)
+	s.state.read(s.connection, true)
 }
 
 // forget everything about the process and what it held.

@@ -105,9 +105,31 @@ func (s *Subscriber) Ready() bool { return s.running.Load() }
 
 // State says how far the view of the engine can be trusted: the least trusted
 // of its event streams.
-func (s *Subscriber) State() State {
+func (s *Subscriber) State() State { return stateOf(s.sources.list()) }
+
+// reportedState is the state of what was reported: that of the streams that
+// hold something. A rank that is away holds nothing, and must not make the
+// others' blocks age.
+func (s *Subscriber) reportedState() State {
+	var holding []*source
+	all := s.sources.list()
+	for _, one := range all {
+		if s.replica.holdsAny(one.Rank) {
+			holding = append(holding, one)
+		}
+	}
+	if len(holding) == 0 {
+		return stateOf(all)
+	}
+	return stateOf(holding)
+}
+
+func stateOf(sources []*source) State {
+	if len(sources) == 0 {
+		return Connecting
+	}
 	worst := Exact
-	for _, one := range s.sources.list() {
+	for _, one := range sources {
 		worst = worse(worst, one.state.now())
 	}
 	return worst

@@ -68,7 +68,7 @@ func (s *Server) ingest(now time.Time, u *pb.CacheStateUpdate) *pb.Ack {
 	if u.GetSequence() == 0 {
 		s.applyUpdate(now, seen, from, u, false)
 	} else {
-		at := placeOf(from, seen, u)
+		at := placeOf(from, seen, s.policies.Load().For(from.scope.Tenant).TTL, u)
 		ack.Sequence, ack.Resync = s.sources.inOrder(now, &at, func(fresh, sound bool) {
 			if fresh {
 				s.applyUpdate(now, at.seen, from, u, sound)
@@ -86,10 +86,10 @@ func (s *Server) ingest(now time.Time, u *pb.CacheStateUpdate) *pb.Ack {
 
 func (s *Server) ack() *pb.Ack { return &pb.Ack{Accepted: true, ServerEpoch: s.epoch} }
 
-func placeOf(from source, seen time.Time, u *pb.CacheStateUpdate) step {
+func placeOf(from source, seen time.Time, ttl time.Duration, u *pb.CacheStateUpdate) step {
 	return step{
 		from: from, epoch: u.GetSourceEpoch(), sequence: u.GetSequence(), seen: seen,
-		goodbye: u.GetGoodbye(), promise: time.Duration(u.GetHeartbeatMs()) * time.Millisecond,
+		vouches: vouches(u), ttl: ttl, goodbye: u.GetGoodbye(), promise: time.Duration(u.GetHeartbeatMs()) * time.Millisecond,
 		clears: slices.ContainsFunc(u.GetOperations(), func(o *pb.CacheOperation) bool {
 			return o.GetKind() == pb.CacheOperation_CLEAR
 		}),

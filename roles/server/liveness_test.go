@@ -330,9 +330,6 @@ func TestReplicasAreCountedByState(t *testing.T) {
 		p.state = state
 		p.send(start)
 	}
-	old := r.producer("a") // a late word changes nothing
-	old.epoch, old.state = 8, pb.StreamState_STREAM_STALE
-	old.send(start.Add(-time.Hour))
 	r.report(update("silent")) // no row: it says nothing of itself
 	for state, want := range map[string]float64{"connecting": 1, "exact": 2, "degraded": 1, "unknown": 1, "stale": 0, "bootstrapping": 0} {
 		if got := r.metric(`inferencecache_replicas{state="` + state + `"}`); got != want {

@@ -32,6 +32,8 @@ type step struct {
 	clears   bool          // it holds a CLEAR: what came before does not matter
 	goodbye  bool          // nothing follows
 	promise  time.Duration // within which another one follows; 0: none
+	vouches  bool          // what was reported before still holds
+	ttl      time.Duration // after which entries that nobody vouches for are gone
 	seen     time.Time     // its stamp; inOrder moves it forward to the source's newest
 }
 
@@ -53,6 +55,7 @@ type position struct {
 	seen     time.Time     // newest stamp; an ordered stream's clock does not run back
 	heard    time.Time     // when the last update arrived
 	promise  time.Duration // of the last update
+	vouched  time.Time     // when an update last vouched, or cleared
 	lost     bool          // there is a hole in what is known: all must come again
 }
 
@@ -75,7 +78,7 @@ func (s *sources) inOrder(now time.Time, u *step, apply func(fresh, sound bool))
 		apply(false, false)
 		return p.sequence, p.lost
 	}
-	p.follow(u)
+	p.follow(now, u)
 	apply(true, !p.lost)
 	resync = p.lost
 	if u.goodbye {
@@ -86,8 +89,10 @@ func (s *sources) inOrder(now time.Time, u *step, apply func(fresh, sound bool))
 
 // follow moves p on to a new update. One that neither begins its source nor
 // continues it has others before it that the server has not seen, or has
-// forgotten: only a CLEAR makes up for those.
-func (p *position) follow(u *step) {
+// forgotten: only a CLEAR makes up for those. The same goes for a source that
+// has not vouched for so long that its entries are gone. Its stamps go on over
+// epochs: the CLEAR of a new one must not be older than what it clears.
+func (p *position) follow(now time.Time, u *step) {
 	switch {
 	case u.clears:
 		p.lost = false
@@ -96,10 +101,14 @@ func (p *position) follow(u *step) {
 	case u.sequence != p.sequence+1:
 		p.lost = true
 	}
-	if p.epoch != u.epoch {
-		p.epoch, p.seen = u.epoch, time.Time{}
+	if u.clears || p.vouched.IsZero() {
+		p.vouched = now
 	}
-	p.sequence, p.promise = u.sequence, u.promise
+	if u.vouches {
+		p.lost = p.lost || now.Sub(p.vouched) >= u.ttl
+		p.vouched = now
+	}
+	p.epoch, p.sequence, p.promise = u.epoch, u.sequence, u.promise
 	if u.seen.Before(p.seen) {
 		u.seen = p.seen
 	}
