@@ -24,6 +24,11 @@ type pair struct {
 
 func newPair(t *testing.T, engine sim.Config, change func(*subscriber.Config)) *pair {
 	t.Helper()
+	return newPairIn(t, metrics.NewSet(), engine, change)
+}
+
+func newPairIn(t *testing.T, set *metrics.Set, engine sim.Config, change func(*subscriber.Config)) *pair {
+	t.Helper()
 	s, address, _ := serveAt(t, "127.0.0.1:0")
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	engine.Listen = "127.0.0.1:0"
@@ -36,10 +41,13 @@ func newPair(t *testing.T, engine sim.Config, change func(*subscriber.Config)) *
 	config.ReplicaID, config.ModelID, config.TenantID, config.Servers = "r", "m", "t", []string{address}
 	config.EngineEndpoint, config.ReplayEndpoint = e.EventsEndpoint(), e.ReplayEndpoint()
 	config.EngineMetricsURL, config.StatsInterval = e.URL()+"/metrics", time.Second
+	if engine.Snapshot != "" {
+		config.SnapshotEndpoint = e.SnapshotEndpoints()[0]
+	}
 	if change != nil {
 		change(&config)
 	}
-	sub, err := subscriber.New(config, subscriber.Deps{Logger: log, Metrics: metrics.NewSet()})
+	sub, err := subscriber.New(config, subscriber.Deps{Logger: log, Metrics: set})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +183,29 @@ func TestSaltsAdaptersAndTiersStayApart(t *testing.T) {
 	p.expectHeld(t, "the base model's", 7)
 	rank.Offload(3)
 	p.wait(t, "offloaded blocks", func() bool { d := p.subscriber.Debug(); return d.Separate == 5 && d.Held["T1"]+d.Held["T2"] == 7 })
+}
+
+// An engine's snapshots agree with what is held, while its cache changes.
+func TestSnapshotsConfirmWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	set := metrics.NewSet()
+	p := newPairIn(t, set, sim.Config{Snapshot: "tcp://127.0.0.1:0", Blocks: 100, PrefillRate: 1e6}, func(c *subscriber.Config) {
+		c.SnapshotInterval = 200 * time.Millisecond
+	})
+	applied := set.GetOrCreateCounter(`inferencecache_subscriber_snapshots_total{replica="r",rank="0",outcome="applied"}`)
+	refuted := set.GetOrCreateCounter(`inferencecache_subscriber_refuted_blocks_total{replica="r",rank="0"}`)
+	rank := p.engine.Ranks()[0]
+	for number := 0; applied.Get() < 5; number++ {
+		p.prompt(t, rank, number, 7, nil) // soon others have to go
+		p.wait(t, "the prompt", func() bool { return held(p.server)["r"] == p.engine.State().HeldBlocks })
+		if number > 5000 {
+			t.Fatalf("%d snapshots applied", applied.Get())
+		}
+	}
+	if n := refuted.Get(); n != 0 {
+		t.Errorf("%d blocks refuted of an engine that lost nothing", n)
+	}
+	p.expectHeld(t, "everything", p.engine.State().HeldBlocks)
 }
 
 // Each mistake that makes a router match nothing is named.

@@ -22,14 +22,15 @@ import (
 // Config is what one subscriber is told. Its zero value is not valid; start
 // from DefaultConfig or Flags.
 type Config struct {
-	EngineEndpoint   string   // PUB endpoint to dial: tcp://host:port or ipc://path
-	ReplayEndpoint   string   // ROUTER endpoint that replays; "auto": the port after EngineEndpoint's; empty: none
-	SnapshotEndpoint string   // ROUTER endpoint of SGLang's snapshots; empty: none
-	DiscoverRanks    bool     // ask the engine where its ranks publish, and follow its answer
-	Ranks            string   // data-parallel ranks, "0-3,8"; each adds its number to the ports
-	Topic            string   // prefix of the topics to take; empty: all
-	Servers          []string // http://host:port, https://host:port, host:port; dns://name:port, dns+https://name:port
-	ReplicaID        string   // the replica's name in the index; the pod's name
+	EngineEndpoint   string        // PUB endpoint to dial: tcp://host:port or ipc://path
+	ReplayEndpoint   string        // ROUTER endpoint that replays; "auto": the port after EngineEndpoint's; empty: none
+	SnapshotEndpoint string        // ROUTER endpoint of SGLang's snapshots; empty: none
+	SnapshotInterval time.Duration // between two of them
+	DiscoverRanks    bool          // ask the engine where its ranks publish, and follow its answer
+	Ranks            string        // data-parallel ranks, "0-3,8"; each adds its number to the ports
+	Topic            string        // prefix of the topics to take; empty: all
+	Servers          []string      // http://host:port, https://host:port, host:port; dns://name:port, dns+https://name:port
+	ReplicaID        string        // the replica's name in the index; the pod's name
 	ModelID          string
 	TenantID         string        // the pod's namespace
 	HashScheme       string        // domain of the block keys: "vllm", "sglang", "trtllm"
@@ -60,6 +61,7 @@ func DefaultConfig() Config {
 	return Config{
 		EngineEndpoint:   "tcp://127.0.0.1:5557",
 		ReplayEndpoint:   autoReplay,
+		SnapshotInterval: time.Minute,
 		DiscoverRanks:    true,
 		Ranks:            "0",
 		Servers:          []string{"127.0.0.1:9090"},
@@ -85,6 +87,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EngineEndpoint, "engine-endpoint", d.EngineEndpoint, "ZeroMQ endpoint of the engine's KV events (tcp://host:port or ipc://path)")
 	fs.StringVar(&c.ReplayEndpoint, "engine-replay-endpoint", d.ReplayEndpoint, "ZeroMQ endpoint of the engine's replay (auto: with one rank, the port after --engine-endpoint's; empty: none)")
 	fs.StringVar(&c.SnapshotEndpoint, "engine-snapshot-endpoint", d.SnapshotEndpoint, "ZeroMQ endpoint of SGLang's snapshots, to confirm what is held (empty: none)")
+	fs.DurationVar(&c.SnapshotInterval, "engine-snapshot-interval", d.SnapshotInterval, "time between two snapshots")
 	fs.BoolVar(&c.DiscoverRanks, "discover-ranks", d.DiscoverRanks, "ask the engine's HTTP API where its data-parallel ranks publish, and follow those instead of --ranks")
 	fs.StringVar(&c.Ranks, "ranks", d.Ranks, "data-parallel ranks to follow, as in 0-3,8; each adds its number to the ports")
 	fs.StringVar(&c.Topic, "topic", d.Topic, "take only topics that start with this (empty: all)")
@@ -165,6 +168,7 @@ func (c *Config) Validate() error {
 	}
 	check(slices.Contains([]string{usageAuto, usageKV, usageGPU, usageCPU}, c.CacheTier),
 		"--cache-tier must be auto, kv, gpu or cpu, got %q", c.CacheTier)
+	check(c.SnapshotInterval > 0, "--engine-snapshot-interval must be positive, got %s", c.SnapshotInterval)
 	check(c.Window > 0, "--window must be positive, got %s", c.Window)
 	check(c.HeartbeatInterval > 0, "--heartbeat-interval must be positive, got %s", c.HeartbeatInterval)
 	check(c.StatsInterval > 0, "--stats-interval must be positive, got %s", c.StatsInterval)

@@ -69,7 +69,7 @@ func TestReplayEnds(t *testing.T) {
 func TestShutdownDoesNotWaitForASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := bareStream(t, nil)
-		s.auditor = &auditor{every: snapshotEvery, taken: make(chan *snapshot, 1), take: func(ctx context.Context) *snapshot {
+		s.auditor = &auditor{every: time.Minute, taken: make(chan *snapshot, 1), take: func(ctx context.Context) *snapshot {
 			select { // a capture takes up to 5 s, snapshotIdle is 6 s
 			case <-ctx.Done():
 			case <-time.After(5 * time.Second):

@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// snapshotEvery is how often an engine that takes snapshots is asked for
-	// one: it makes up for copies that were counted wrongly.
-	snapshotEvery = time.Minute
 	// snapshotIdle is how long the engine may take between two messages: its
 	// own limit for the capture is 5 s.
 	snapshotIdle = 6 * time.Second
@@ -104,7 +101,7 @@ func (s *snapshot) take(frames [][]byte, records *int) (done bool, err error) {
 // owned by the stream's goroutine.
 type auditor struct {
 	take    func(ctx context.Context) *snapshot
-	every   time.Duration
+	every   time.Duration  // it makes up for copies that were counted wrongly
 	last    time.Time      // when the last one was asked for
 	taken   chan *snapshot // holds the answer
 	asked   bool           // an answer is on its way, or waits for its barrier

@@ -50,7 +50,7 @@ func newSource(e endpoint, config *Config, dialect engine.Dialect, s *Subscriber
 		}
 		one.stream.auditor = &auditor{
 			take:  func(ctx context.Context) *snapshot { return takeSnapshot(ctx, guarded, config.MaxFrameBytes) },
-			every: snapshotEvery,
+			every: config.SnapshotInterval,
 			taken: make(chan *snapshot, 1),
 		}
 	}
