@@ -37,7 +37,7 @@ func NewReplay(requests []trace.Request) *Replay {
 	for i, request := range requests {
 		e := event{ask: make([]kv.Hash, len(request.Blocks)), engine: i % engines}
 		for j, id := range request.Blocks {
-			e.ask[j] = spread(id)
+			e.ask[j] = kv.Hash(trace.Spread(id))
 		}
 		e.batch = index.Batch{Scope: Scope, Replica: Replica(e.engine), Seen: Now}
 		held, evicted := caches[e.engine].serve(e.ask)
@@ -55,15 +55,6 @@ func NewReplay(requests []trace.Request) *Replay {
 		p.events = append(p.events, e)
 	}
 	return p
-}
-
-// spread turns the small numbers of a trace into what hashes look like
-// (SplitMix64).
-func spread(id uint64) kv.Hash {
-	id += 0x9e3779b97f4a7c15
-	id = (id ^ id>>30) * 0xbf58476d1ce4e5b9
-	id = (id ^ id>>27) * 0x94d049bb133111eb
-	return kv.Hash(id ^ id>>31)
 }
 
 // cache of one engine.

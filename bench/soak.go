@@ -15,6 +15,7 @@ import (
 
 	"inferencecache.io/inferencecache/index"
 	"inferencecache.io/inferencecache/internal/kv"
+	"inferencecache.io/inferencecache/internal/trace"
 )
 
 const (
@@ -65,7 +66,7 @@ type soak struct {
 // chain fills keys with the chain of a number: nobody needs to remember it.
 func chain(number uint64, keys []kv.Hash) {
 	for i := range keys {
-		keys[i] = spread(number<<16 | uint64(i))
+		keys[i] = kv.Hash(trace.Spread(number<<16 | uint64(i)))
 	}
 }
 

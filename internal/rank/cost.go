@@ -3,6 +3,7 @@ package rank
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"inferencecache.io/inferencecache/internal/kv"
 )
@@ -73,16 +74,25 @@ type Fleet struct {
 	Known   bool    // any backlog is known
 }
 
-// Survey sums up the fleet. scratch is overwritten.
-func (c Cost) Survey(candidates []Candidate, scratch []float64) (f Fleet, grown []float64) {
-	backlogs := scratch[:0]
+// Scratch is the memory of a ranking; the zero value is ready. It serves one
+// ranking at a time.
+type Scratch struct {
+	values []float64
+	order  []int32
+	ranked []Ranked
+	sorted []Ranked
+}
+
+// survey sums up the fleet.
+func (c Cost) survey(s *Scratch, candidates []Candidate) (f Fleet) {
+	s.values = s.values[:0]
 	for i := range candidates {
 		if candidates[i].Loaded {
-			backlogs = append(backlogs, candidates[i].Backlog)
+			s.values = append(s.values, candidates[i].Backlog)
 		}
 	}
-	f.Known = len(backlogs) > 0
-	f.Backlog = median(backlogs)
+	f.Known = len(s.values) > 0
+	f.Backlog = median(s.values)
 	sum := 0.0
 	for i := range candidates {
 		sum += candidates[i].backlog(f)
@@ -90,14 +100,14 @@ func (c Cost) Survey(candidates []Candidate, scratch []float64) (f Fleet, grown 
 	if n := len(candidates); n > 0 && c.Horizon > 0 {
 		f.U = min(1, sum/float64(n)/c.Horizon)
 	}
-	rates := backlogs[:0]
+	s.values = s.values[:0]
 	for i := range candidates {
 		if candidates[i].Rate > 0 {
-			rates = append(rates, candidates[i].Rate)
+			s.values = append(s.values, candidates[i].Rate)
 		}
 	}
-	f.Rate = cmp.Or(median(rates), c.Rate)
-	return f, rates
+	f.Rate = cmp.Or(median(s.values), c.Rate)
+	return f
 }
 
 // median of values, which it sorts; 0 without any.
@@ -152,40 +162,62 @@ func (c Cost) reusable(one *Candidate, rate float64) (tokens int32, seconds floa
 	return tokens, seconds
 }
 
-// Rank appends the candidates to dst, cheapest first; equal ones by less, or by
-// name if it is nil.
-func (c Cost) Rank(dst []Ranked, f Fleet, candidates []Candidate, prompt int32, less func(a, b string) int) []Ranked {
-	first := len(dst)
+// Rank orders the candidates for a prompt of so many tokens, cheapest first;
+// equal ones by compare, or by name if it is nil. The result lives until the
+// next ranking with s.
+func (c Cost) Rank(s *Scratch, candidates []Candidate, prompt int32, compare func(a, b string) int) ([]Ranked, Fleet) {
+	if compare == nil {
+		compare = strings.Compare
+	}
+	f := c.survey(s, candidates)
+	s.ranked, s.order = s.ranked[:0], s.order[:0]
 	for i := range candidates {
-		dst = append(dst, Ranked{candidates[i], c.of(f, &candidates[i], prompt)})
+		s.ranked = append(s.ranked, Ranked{candidates[i], c.of(f, &candidates[i], prompt)})
+		s.order = append(s.order, int32(i))
 	}
-	if less == nil {
-		less = cmp.Compare[string]
-	}
-	c.gain(dst[first:], f)
-	slices.SortFunc(dst[first:], func(a, b Ranked) int {
-		return cmp.Or(cmp.Compare(a.Finish, b.Finish), less(a.Replica, b.Replica))
+	c.gain(s, f)
+	slices.SortFunc(s.order, func(i, j int32) int {
+		a, b := &s.ranked[i], &s.ranked[j]
+		if a.Finish != b.Finish {
+			return cmp.Compare(a.Finish, b.Finish)
+		}
+		return compare(a.Replica, b.Replica)
 	})
-	return dst
+	s.sorted = s.sorted[:0]
+	for _, i := range s.order {
+		s.sorted = append(s.sorted, s.ranked[i])
+	}
+	return s.sorted, f
 }
 
-// gain takes from each candidate's finish what others save by it. It sorts.
-func (c Cost) gain(ranked []Ranked, f Fleet) {
-	slices.SortFunc(ranked, func(a, b Ranked) int { return cmp.Compare(b.Reusable, a.Reusable) })
+// gain takes from each candidate's finish what others save by it. It orders by
+// what is held.
+func (c Cost) gain(s *Scratch, f Fleet) {
+	asked := false
+	for i := range s.ranked {
+		asked = asked || s.ranked[i].Asked > 0
+	}
+	if !asked || c.Spread <= 0 {
+		return
+	}
+	slices.SortFunc(s.order, func(i, j int32) int { return cmp.Compare(s.ranked[j].Reusable, s.ranked[i].Reusable) })
+	most := s.ranked[s.order[0]].Reusable
 	holders, waits := 0, 0.0 // of those that hold more
-	for from, to := 0, 0; from < len(ranked); from = to {
-		for to = from; to < len(ranked) && ranked[to].Reusable == ranked[from].Reusable; to++ {
+	for from, to := 0, 0; from < len(s.order); from = to {
+		for to = from; to < len(s.order) && s.ranked[s.order[to]].Reusable == s.ranked[s.order[from]].Reusable; to++ {
 		}
-		for i := from; i < to && holders > 0; i++ {
-			one := &ranked[i]
-			spared := max(0, waits/float64(holders)-one.Terms.Backlog) / float64(holders+1)
-			held := float64(ranked[0].Reusable-one.Reusable) / cmp.Or(one.Rate, f.Rate)
-			one.Gain = min(one.Asked*c.Spread*spared, held)
-			one.Finish -= one.Gain
+		for _, i := range s.order[from:to] {
+			one := &s.ranked[i]
+			if holders > 0 {
+				spared := max(0, waits/float64(holders)-one.Terms.Backlog) / float64(holders+1)
+				held := float64(most-one.Reusable) / cmp.Or(one.Rate, f.Rate)
+				one.Gain = min(one.Asked*c.Spread*spared, held)
+				one.Finish -= one.Gain
+			}
 		}
-		for i := from; i < to; i++ {
+		for _, i := range s.order[from:to] {
 			holders++
-			waits += ranked[i].Terms.Backlog
+			waits += s.ranked[i].Terms.Backlog
 		}
 	}
 }

@@ -52,9 +52,7 @@ func TestCostRanksByExpectedFinish(t *testing.T) {
 		}, "ab"},
 		{"equal ones by name", []Candidate{{Replica: "b"}, {Replica: "a"}}, "ab"},
 	} {
-		c := CostDefaults()
-		f, _ := c.Survey(tc.candidates, nil)
-		ranked := c.Rank(nil, f, tc.candidates, 8000, nil)
+		ranked, _ := CostDefaults().Rank(new(Scratch), tc.candidates, 8000, nil)
 		if got := order(ranked); got != tc.want {
 			t.Errorf("%s: %s, want %s: %+v", tc.name, got, tc.want, ranked)
 		}
@@ -102,13 +100,10 @@ func BenchmarkCost(b *testing.B) {
 				}
 			}
 			c := CostDefaults()
-			var ranked []Ranked
-			var scratch []float64
+			var s Scratch
 			b.ReportAllocs()
 			for b.Loop() {
-				var f Fleet
-				f, scratch = c.Survey(candidates, scratch)
-				ranked = c.Rank(ranked[:0], f, candidates, 8192, nil)
+				c.Rank(&s, candidates, 8192, nil)
 			}
 		})
 	}

@@ -13,26 +13,40 @@ const MooncakeBlock = 512
 // century is far from what overflows.
 const century = 100 * 365 * 24 * time.Hour
 
-type mooncakeLine struct {
-	Timestamp *float64 `json:"timestamp"` // milliseconds
+// line is what lines of all formats have.
+type line struct {
+	Timestamp *float64 `json:"timestamp"`
 	Input     *int     `json:"input_length"`
 	Output    int      `json:"output_length"`
 	Blocks    []uint64 `json:"hash_ids"`
 }
 
 // Mooncake is the Format of github.com/kvcache-ai/Mooncake's FAST25 traces: a
-// JSON object a line, ids of 512-token blocks. An empty hash_ids is a prompt
-// that nothing is known about and is allowed; none at all is an error, because
-// then the file is of another kind.
-func Mooncake(line []byte, r *Request) error {
-	var l mooncakeLine
-	if err := json.Unmarshal(line, &l); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) && wrong.Field != "" {
-			return fmt.Errorf("%s: unexpected %s", wrong.Field, wrong.Value)
-		}
+// JSON object a line, milliseconds, ids of 512-token blocks. An empty hash_ids
+// is a prompt that nothing is known about and is allowed; none at all is an
+// error, because then the file is of another kind.
+func Mooncake(text []byte, r *Request) error {
+	var l line
+	if err := unmarshal(text, &l); err != nil {
+		return err
+	}
+	return l.request(time.Millisecond, r)
+}
+
+func unmarshal(text []byte, l any) error {
+	err := json.Unmarshal(text, l)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return fmt.Errorf("%s: unexpected %s", wrong.Field, wrong.Value)
+	case err != nil:
 		return fmt.Errorf("bad json: %w", err)
 	}
+	return nil
+}
+
+// request reads the line into r; unit is that of its timestamp.
+func (l *line) request(unit time.Duration, r *Request) error {
 	switch {
 	case l.Timestamp == nil:
 		return errors.New("no timestamp")
@@ -41,15 +55,9 @@ func Mooncake(line []byte, r *Request) error {
 	case l.Blocks == nil:
 		return errors.New("no hash_ids")
 	}
-	ms := *l.Timestamp
-	if max := float64(century.Milliseconds()); ms < -max || ms > max {
-		return fmt.Errorf("timestamp %g is out of range", ms)
+	if most := float64(century / unit); *l.Timestamp < -most || *l.Timestamp > most {
+		return fmt.Errorf("timestamp %g is out of range", *l.Timestamp)
 	}
-	*r = Request{
-		At:     time.Duration(ms * float64(time.Millisecond)),
-		Input:  *l.Input,
-		Output: l.Output,
-		Blocks: l.Blocks,
-	}
+	*r = Request{At: time.Duration(*l.Timestamp * float64(unit)), Input: *l.Input, Output: l.Output, Blocks: l.Blocks}
 	return nil
 }

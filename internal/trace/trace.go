@@ -16,3 +16,12 @@ type Request struct {
 	// mean equal prefixes up to and including the block.
 	Blocks []uint64
 }
+
+// Spread turns the small numbers of a trace into what hashes look like
+// (SplitMix64).
+func Spread(id uint64) uint64 {
+	id += 0x9e3779b97f4a7c15
+	id = (id ^ id>>30) * 0xbf58476d1ce4e5b9
+	id = (id ^ id>>27) * 0x94d049bb133111eb
+	return id ^ id>>31
+}

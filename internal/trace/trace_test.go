@@ -161,3 +161,31 @@ func TestGenerateDependsOnItsSeedOnly(t *testing.T) {
 		t.Error("none asked, some given")
 	}
 }
+
+func TestBailian(t *testing.T) {
+	t.Parallel()
+	const good = `{"chat_id": 3, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 40, "output_length": 2, "type": "text", "turn": 1, "hash_ids": [7, 8, 9]}`
+	format, tokens := Guess([]byte(good))
+	if tokens != BailianBlock {
+		t.Errorf("blocks of %d tokens, want %d", tokens, BailianBlock)
+	}
+	all, err := NewReader(strings.NewReader(good+"\n"), format).ReadAll()
+	want := []Request{{At: 1500 * time.Millisecond, Input: 40, Output: 2, Blocks: []uint64{7, 8, 9}}}
+	if diff := cmp.Diff(want, all); diff != "" || err != nil {
+		t.Errorf("err %v (-want +got):\n%s", err, diff)
+	}
+	if _, tokens := Guess([]byte(`{"timestamp": 0, "input_length": 1, "hash_ids": []}`)); tokens != MooncakeBlock {
+		t.Errorf("blocks of %d tokens, want %d", tokens, MooncakeBlock)
+	}
+	for line, reason := range map[string]string{
+		`{"timestamp": 1, "input_length": 1, "hash_ids": []}`:                   "chat_id",
+		`{"chat_id": 1, "input_length": 1, "hash_ids": []}`:                     "timestamp",
+		`{"chat_id": 1, "timestamp": 1e300, "input_length": 1, "hash_ids": []}`: "out of range",
+		`{"chat_id": "x"}`: "chat_id",
+		`{`:                "bad json",
+	} {
+		if _, err := NewReader(strings.NewReader(line), Bailian).Read(); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%s: %v, want something about %s", line, err, reason)
+		}
+	}
+}

@@ -24,19 +24,10 @@ func Requests(lines []trace.Request) []Request {
 	for i, line := range lines {
 		all[i] = Request{At: line.At, Output: line.Output, Keys: make([]kv.Hash, len(line.Blocks))}
 		for j, id := range line.Blocks {
-			all[i].Keys[j] = spread(id)
+			all[i].Keys[j] = kv.Hash(trace.Spread(id))
 		}
 	}
 	return all
-}
-
-// spread turns the small numbers of a trace into what hashes look like
-// (SplitMix64).
-func spread(id uint64) kv.Hash {
-	id += 0x9e3779b97f4a7c15
-	id = (id ^ id>>30) * 0xbf58476d1ce4e5b9
-	id = (id ^ id>>27) * 0x94d049bb133111eb
-	return kv.Hash(id ^ id>>31)
 }
 
 // Config is a fleet.

@@ -126,11 +126,9 @@ func costly(f *fleet, q *question) int {
 			Tokens: [3]int32{int32(depths[i] * f.config.BlockTokens)}, Asked: f.router.popular.Rate(f.now, q.keys, depths[i]),
 		}
 	}
-	c := rank.CostDefaults()
-	survey, _ := c.Survey(candidates, nil)
 	lots := f.rng.Perm(len(candidates))
 	lot := func(a, b string) int { return cmp.Compare(lots[f.router.number[a]], lots[f.router.number[b]]) }
-	ranked := c.Rank(nil, survey, candidates, int32(len(q.keys)*f.config.BlockTokens), lot)
+	ranked, _ := rank.CostDefaults().Rank(&f.router.ranking, candidates, int32(len(q.keys)*f.config.BlockTokens), lot)
 	best := f.router.number[ranked[0].Replica]
 	f.router.expect(f.now, best, q.keys)
 	f.replicas[best].hinted = append(f.replicas[best].hinted, hint{f.now, ranked[0].Prefill})

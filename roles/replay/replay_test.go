@@ -183,10 +183,10 @@ func toolCalls() []Request {
 		r := Request{At: at, Output: 20 + rng.IntN(60)}
 		prefix := kv.Hash(1 + rng.IntN(2))
 		for j := range 30 {
-			r.Keys = append(r.Keys, spread(uint64(prefix)<<32+uint64(j)))
+			r.Keys = append(r.Keys, kv.Hash(trace.Spread(uint64(prefix)<<32+uint64(j))))
 		}
 		for j := range 1 + rng.IntN(6) {
-			r.Keys = append(r.Keys, spread(uint64(i+10)<<32+uint64(j)))
+			r.Keys = append(r.Keys, kv.Hash(trace.Spread(uint64(i+10)<<32+uint64(j))))
 		}
 		all = append(all, r)
 	}

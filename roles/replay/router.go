@@ -16,6 +16,7 @@ type router struct {
 	soon    *index.Index // what prompts sent within the last seconds will leave behind
 	popular *rank.Popularity
 	scratch index.Scratch
+	ranking rank.Scratch
 	names   []string
 	number  map[string]int
 	depths  []int // scratch: of the last question, by replica
