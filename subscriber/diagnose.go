@@ -42,7 +42,6 @@ type symptoms struct {
 type sourceSymptoms struct {
 	ledger
 	rank       int
-	state      State
 	topic      string
 	replay     bool          // an endpoint is configured
 	connected  time.Time     // when it first connected; zero: never

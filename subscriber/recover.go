@@ -121,14 +121,14 @@ func (s *stream) rounds(ctx context.Context) {
 // passOver goes on behind the next batch if the engine gives what comes after
 // it, though not the batch itself: it may be larger than what is accepted.
 func (s *stream) passOver(ctx context.Context) (passed bool) {
-	behind := s.at.next + 1
-	ended, _ := s.history.replay(ctx, behind, func(sequence uint64, _ []byte) bool {
-		behind, passed = max(behind, sequence), true
+	// An answer without a batch proves nothing: the engine may only have been
+	// slow, and have nothing to give.
+	_, _ = s.history.replay(ctx, s.at.next+1, func(sequence uint64, _ []byte) bool {
+		if passed = sequence > s.at.next; passed {
+			s.skip(sequence, time.Now())
+		}
 		return false
 	})
-	if passed = passed || ended; passed {
-		s.skip(behind, time.Now())
-	}
 	return passed
 }
 

@@ -192,7 +192,7 @@ func TestMismatchEndsWithItsPrompt(t *testing.T) {
 func TestEngineGoneIsNamed(t *testing.T) {
 	now := time.Now()
 	s := healthy(now)
-	s.sources[0].state, s.sources[0].away = Stale, time.Hour
+	s.sources[0].away = time.Hour
 	s.sources[0].Last = now.Add(-time.Hour)
 	s.engine = engineSymptoms{} // metrics page gone as well
 	if found := diagnose(s); len(found) == 0 {

@@ -110,7 +110,7 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 // there are others.
 func (s *source) symptoms(now time.Time) sourceSymptoms {
 	found := sourceSymptoms{
-		ledger: s.stream.account.read(), rank: s.Rank, state: s.state.now(), topic: s.Topic, replay: s.Replay != "",
+		ledger: s.stream.account.read(), rank: s.Rank, topic: s.Topic, replay: s.Replay != "",
 		connected: s.state.since(), away: s.state.away(now), otherTopic: s.receiver.metrics.refused(badTopic).Get(),
 	}
 	if s.Topic != "" && found.Live == 0 && !found.connected.IsZero() && now.Sub(found.connected) > widenAfter {

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-
-	"inferencecache.io/inferencecache/internal/kv"
 )
 
 // Cost ranks by expected finish: the seconds until a replica would have the
@@ -71,7 +69,6 @@ type Fleet struct {
 	U       float64 // price of a miss, 0 to 1
 	Backlog float64 // median of the known ones, in seconds: what unknown counts as
 	Rate    float64 // median of the known ones, tokens a second
-	Known   bool    // any backlog is known
 }
 
 // Scratch is the memory of a ranking; the zero value is ready. It serves one
@@ -91,7 +88,6 @@ func (c Cost) survey(s *Scratch, candidates []Candidate) (f Fleet) {
 			s.values = append(s.values, candidates[i].Backlog)
 		}
 	}
-	f.Known = len(s.values) > 0
 	f.Backlog = median(s.values)
 	sum := 0.0
 	for i := range candidates {
@@ -224,13 +220,3 @@ func (c Cost) gain(s *Scratch, f Fleet) {
 
 // Score is higher for a lower finish, in (0, 1], comparable within one answer.
 func (t *Terms) Score() float32 { return float32(1 / (1 + t.Finish)) }
-
-// Tier is the coldest tier that a candidate's run needs.
-func (c *Candidate) Tier() kv.Tier {
-	for i := len(c.Tokens) - 1; i >= 0; i-- {
-		if c.Tokens[i] > 0 {
-			return kv.T1 + kv.Tier(i)
-		}
-	}
-	return kv.TierUnknown
-}
