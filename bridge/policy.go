@@ -15,7 +15,7 @@ import (
 const (
 	// PolicyVersion is what this build writes; it reads from OldestPolicyVersion.
 	// Additive, defaultable changes raise only the first; any other both.
-	PolicyVersion       = 7
+	PolicyVersion       = 8
 	OldestPolicyVersion = 3
 )
 
@@ -38,6 +38,13 @@ type policyWire struct {
 	AffinityRouting      *bool         `json:"affinityRouting,omitempty"`
 	Eviction             string        `json:"eviction,omitempty"`
 	Strategy             *strategyWire `json:"strategy,omitempty"`
+	Ranking              *rankingWire  `json:"ranking,omitempty"` // from version 8 on, like shadow
+	Shadow               *bool         `json:"shadow,omitempty"`
+}
+
+type rankingWire struct {
+	Profile string `json:"profile,omitempty"` // Cost or Compat
+	TopK    *int32 `json:"topK,omitempty"`    // 0: all
 }
 
 type strategyWire struct {
@@ -71,9 +78,14 @@ func DecodePolicy(body []byte, defaults policy.Policy) (*policy.Set, error) {
 		Version:  wire.Version,
 	}
 	for _, p := range wire.Policies {
-		if p.Namespace != "" {
-			set.Policies[p.Namespace] = p.resolve(wire.Version, defaults)
+		if p.Namespace == "" {
+			continue
 		}
+		resolved, err := p.resolve(wire.Version, defaults)
+		if err != nil {
+			return nil, fmt.Errorf("policy of namespace %s: %w", p.Namespace, err)
+		}
+		set.Policies[p.Namespace] = resolved
 	}
 	for _, t := range wire.Tenants {
 		if t.TenantID != "" {
@@ -85,7 +97,7 @@ func DecodePolicy(body []byte, defaults policy.Policy) (*policy.Set, error) {
 
 // resolve completes what an older sender could not say and what an absent
 // field means.
-func (p policyWire) resolve(version int, defaults policy.Policy) policy.Policy {
+func (p policyWire) resolve(version int, defaults policy.Policy) (policy.Policy, error) {
 	r := policy.Policy{
 		TTL:              defaults.TTL,
 		LFU:              strings.EqualFold(p.Eviction, "lfu"),
@@ -96,6 +108,9 @@ func (p policyWire) resolve(version int, defaults policy.Policy) policy.Policy {
 		ChainMatching:    true,
 		TenantHot:        true,
 		Affinity:         true,
+		Profile:          defaults.Profile,
+		TopK:             defaults.TopK,
+		Shadow:           defaults.Shadow,
 	}
 	if p.EvictionTTL > 0 {
 		r.TTL = p.EvictionTTL
@@ -113,7 +128,17 @@ func (p policyWire) resolve(version int, defaults policy.Policy) policy.Policy {
 		set(&r.RequireChain, s.RequireChain)
 		set(&r.TenantHot, s.EnableTenantHot)
 	}
-	return r
+	set(&r.Shadow, p.Shadow)
+	if p.Ranking == nil {
+		return r, nil
+	}
+	if k := p.Ranking.TopK; k != nil {
+		r.TopK = max(0, *k)
+	}
+	if p.Ranking.Profile == "" {
+		return r, nil
+	}
+	return r, r.Profile.Set(p.Ranking.Profile)
 }
 
 func set(dst *bool, v *bool) {

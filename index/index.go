@@ -92,6 +92,7 @@ type Eviction struct {
 type Run struct {
 	Replica string
 	Blocks  int       // length of the run, at least 1
+	Warm    [2]int    // of these, the leading ones that are all in T1, and in T1 or T2
 	Tier    kv.Tier   // coldest tier in the run
 	Seen    time.Time // oldest stamp in the run, or when the replica last vouched for it
 	Tokens  int32     // cumulative tokens stored with the last block of the run

@@ -84,7 +84,7 @@ func TestLookupStopsAtHoleAndReportsColdestAndOldest(t *testing.T) {
 	}})
 	var s Scratch
 	got := x.Lookup(&s, seconds(9), base, seq(1, 6))
-	equal(t, "runs", got, []Run{{Replica: "r", Blocks: 3, Tier: kv.T2, Seen: seconds(1), Tokens: 48}})
+	equal(t, "runs", got, []Run{{Replica: "r", Blocks: 3, Warm: [2]int{1, 3}, Tier: kv.T2, Seen: seconds(1), Tokens: 48}})
 }
 
 func TestKeyOfOtherLengthIsOfThisIndexAlone(t *testing.T) {

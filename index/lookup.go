@@ -22,6 +22,7 @@ type alive struct {
 	hides   tick // stamps up to it are absent
 	vouched tick
 	blocks  int
+	warm    [2]int // of them, those before one colder than T1, and than T2
 	seen    tick
 	tokens  int32
 	tier    kv.Tier
@@ -56,7 +57,7 @@ func (x *Index) Lookup(s *Scratch, now time.Time, p kv.Partition, keys []kv.Hash
 	}
 	for i := range s.alive {
 		a := &s.alive[i]
-		s.runs = append(s.runs, Run{Replica: a.id, Blocks: a.blocks, Tier: a.tier, Seen: time.UnixMilli(max(a.seen, a.vouched)), Tokens: a.tokens})
+		s.runs = append(s.runs, Run{Replica: a.id, Blocks: a.blocks, Warm: a.warm, Tier: a.tier, Seen: time.UnixMilli(max(a.seen, a.vouched)), Tokens: a.tokens})
 	}
 	return s.runs
 }
@@ -163,7 +164,12 @@ func (s *Scratch) lengthen(l spans, off, n int, now tick, from int) (left int) {
 		end := min(sp.to(), off+n)
 		a.blocks += end - at
 		a.seen = min(a.seen, seen)
-		a.tier = max(a.tier, tierOf(sp.who))
+		if a.tier = max(a.tier, tierOf(sp.who)); a.tier <= kv.T2 {
+			a.warm[1] = a.blocks
+			if a.tier == kv.T1 {
+				a.warm[0] = a.blocks
+			}
+		}
 		a.tokens = sp.tokens(end - 1)
 		if end == off+n {
 			left++

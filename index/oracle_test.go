@@ -205,6 +205,12 @@ func (o *oracle) lookup(now tick, p kv.Partition, keys []kv.Hash) []Run {
 			}
 			r.Blocks++
 			r.Tier = max(r.Tier, e.tier)
+			if r.Tier == kv.T1 {
+				r.Warm[0] = r.Blocks
+			}
+			if r.Tier <= kv.T2 {
+				r.Warm[1] = r.Blocks
+			}
 			r.Tokens = e.tokens
 			oldest = min(oldest, e.seen)
 		}

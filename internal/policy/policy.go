@@ -4,9 +4,45 @@
 package policy
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 )
+
+// Profile is how replicas are ranked.
+type Profile uint8
+
+const (
+	Cost   Profile = iota // by expected seconds
+	Compat                // by the published formula
+)
+
+func (p Profile) String() string {
+	if p == Compat {
+		return "Compat"
+	}
+	return "Cost"
+}
+
+// ParseProfile reads the name of a profile.
+func ParseProfile(name string) (Profile, error) {
+	switch name {
+	case "Cost":
+		return Cost, nil
+	case "Compat":
+		return Compat, nil
+	}
+	return Cost, fmt.Errorf("ranking profile %q: want Cost or Compat", name)
+}
+
+// Set implements the flag package's Value.
+func (p *Profile) Set(name string) (err error) {
+	*p, err = ParseProfile(name)
+	return err
+}
+
+// Type of the flag's value.
+func (p *Profile) Type() string { return "profile" }
 
 // Policy is one tenant's resolved knobs. The zero value of a limit is "off".
 type Policy struct {
@@ -20,6 +56,9 @@ type Policy struct {
 	RequireChain     bool          // answer only requests that carry a chain
 	TenantHot        bool          // allow TENANT_HOT
 	Affinity         bool          // allow AFFINITY_HINT
+	Profile          Profile       // how replicas are ranked
+	TopK             int32         // replicas in an answer of profile Cost; 0: all
+	Shadow           bool          // rank and record, but name nobody
 }
 
 // Defaults are the knobs of a tenant without a policy, as published.
@@ -31,6 +70,7 @@ func Defaults() Policy {
 		ChainMatching:    true,
 		TenantHot:        true,
 		Affinity:         true,
+		TopK:             8,
 	}
 }
 

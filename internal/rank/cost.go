@@ -1,22 +1,24 @@
 package rank
 
-import (
-	"cmp"
-	"slices"
-	"strings"
-)
+import "cmp"
 
 // Cost ranks by expected finish: the seconds until a replica would have the
 // prompt's first token, and what that costs the fleet.
 //
-//	finish = backlog + (1 + u) x (prompt - reusable) / prefill rate + load time + penalty - gain
+//	finish = backlog + prefill + miss + load time + penalty - gain
+//	prefill = (prompt - reusable) / prefill rate
+//	miss   = u x prefill + (1 - u) x under way / prefill rate
 //	u      = min(1, mean backlog / Horizon)
 //	gain   = asked x Spread x max(0, mean backlog of those that hold more - backlog) / (their number + 1)
 //
 // A miss keeps the next prompts waiting, so its price rises with the load of
-// the fleet; on an idle fleet finish is what is expected and nothing else. But
-// what is computed stays: if many prompts ask for what a replica lacks, and the
-// replicas that hold it are the busy ones, the prompts of the next Spread
+// the fleet; on an idle fleet finish is what is expected and nothing else. What
+// another replica has under way already, because its like was hinted there a
+// moment ago, costs twice whatever the load: so a burst of one cold prompt is
+// computed where it began, and elsewhere only when waiting costs more than that.
+//
+// But what is computed stays: if many prompts ask for what a replica lacks, and
+// the replicas that hold it are the busy ones, the prompts of the next Spread
 // seconds gain from a further copy. The gain is at most the time that the part
 // takes which others hold: such a copy is free, and never more than that.
 type Cost struct {
@@ -24,13 +26,14 @@ type Cost struct {
 	Spread  float64 // seconds in which a further copy has to pay
 	Rate    float64 // prompt tokens a second, where nothing is known of any replica
 	Penalty float64 // seconds, of a replica that has been silent for too long
+	Bound   float64 // without loads: how far recent hints to a replica may exceed the mean
 	// LoadRate is how many tokens a second come from T2 and T3; 0: as good as absent.
 	LoadRate [2]float64
 }
 
 // CostDefaults suit a GPU of today and a model of some tens of billions.
 func CostDefaults() Cost {
-	return Cost{Horizon: 2, Spread: 30, Rate: 8000, Penalty: 5, LoadRate: [2]float64{40_000, 20_000}}
+	return Cost{Horizon: 2, Spread: 30, Rate: 8000, Penalty: 5, Bound: 1.25, LoadRate: [2]float64{40_000, 20_000}}
 }
 
 // Candidate is a live replica, whether it holds anything or not.
@@ -39,23 +42,39 @@ type Candidate struct {
 	// Tokens of the leading run by the coldest tier on the way to there: those in
 	// T1, those behind them that need T2, and those behind them that need T3.
 	Tokens  [3]int32
-	Backlog float64 // seconds of prefill before a new prompt; meaningless unless Loaded
-	Loaded  bool    // Backlog is known
+	Soon    int32   // tokens of a like prompt hinted there a moment ago: held soon, if not yet
+	Backlog float64 // seconds of prefill before a new prompt; unless Loaded only of what was hinted there
+	Loaded  bool    // Backlog is all there is
 	Rate    float64 // prompt tokens a second; 0: unknown
 	Suspect bool    // silent for too long, but not yet dead
 	Asked   float64 // prompts a second that ask for the first of what the replica lacks, see Popularity
+	Recent  float64 // prompts hinted there within the last seconds
+	Lot     uint64  // breaks ties, the highest wins, see Lot
+	Number  int32   // the caller's own
+}
+
+// Query is what a ranking is about.
+type Query struct {
+	Prompt int32   // tokens
+	Least  int32   // tokens of it that an engine computes even if it holds all
+	TTFT   float64 // wanted seconds to the first token; 0: not said
+	Top    int     // how many to rank; 0: all
 }
 
 // Terms are the parts of a candidate's cost, in seconds unless said otherwise.
 type Terms struct {
 	Backlog  float64
 	Prefill  float64 // of what has to be computed
-	Miss     float64 // u x Prefill: what the fleet pays
+	Miss     float64 // what the fleet pays for it
 	Load     float64 // of colder tiers
 	Penalty  float64
 	Gain     float64 // what it saves others
-	Reusable int32   // tokens
+	Held     int32   // tokens, of them those that are worth loading
+	Reusable int32   // tokens, with those expected soon
 	Finish   float64
+	Value    float64 // what the order goes by, lowest first: finish, or the work alone where the wanted time is met
+	Late     bool    // it is not expected to meet the wanted time to first token
+	Over     bool    // it had more than its share of recent hints
 }
 
 // Ranked is a candidate with its terms.
@@ -69,6 +88,13 @@ type Fleet struct {
 	U       float64 // price of a miss, 0 to 1
 	Backlog float64 // median of the known ones, in seconds: what unknown counts as
 	Rate    float64 // median of the known ones, tokens a second
+	Loaded  bool    // some load is known
+	// Blind is set if no load is known and no replica holds any of the prompt, nor
+	// will soon: then lots decide, within Cost.Bound.
+	Blind bool
+
+	held, soon int32   // most tokens of any replica
+	bound      float64 // most recent hints
 }
 
 // Scratch is the memory of a ranking; the zero value is ready. It serves one
@@ -80,143 +106,75 @@ type Scratch struct {
 	sorted []Ranked
 }
 
-// survey sums up the fleet.
-func (c Cost) survey(s *Scratch, candidates []Candidate) (f Fleet) {
-	s.values = s.values[:0]
+// Rank orders the candidates for a prompt, best first, and cuts the list; equal
+// ones by lot, then by name. The last of a cut list is the best of those that
+// hold nothing, if no other in it is one. The result lives until the next
+// ranking with s.
+func (c Cost) Rank(s *Scratch, candidates []Candidate, q Query) ([]Ranked, Fleet) {
+	f := c.survey(s, candidates)
+	s.ranked = s.ranked[:0]
 	for i := range candidates {
-		if candidates[i].Loaded {
-			s.values = append(s.values, candidates[i].Backlog)
-		}
+		s.ranked = append(s.ranked, Ranked{Candidate: candidates[i]})
+		c.hold(&s.ranked[i], f, q)
+		f.held = max(f.held, s.ranked[i].Held)
+		f.soon = max(f.soon, s.ranked[i].Reusable)
 	}
-	f.Backlog = median(s.values)
-	sum := 0.0
-	for i := range candidates {
-		sum += candidates[i].backlog(f)
+	f.Blind = !f.Loaded && f.soon == 0
+	for i := range s.ranked {
+		c.price(&s.ranked[i], f, q)
 	}
-	if n := len(candidates); n > 0 && c.Horizon > 0 {
-		f.U = min(1, sum/float64(n)/c.Horizon)
-	}
-	s.values = s.values[:0]
-	for i := range candidates {
-		if candidates[i].Rate > 0 {
-			s.values = append(s.values, candidates[i].Rate)
-		}
-	}
-	f.Rate = cmp.Or(median(s.values), c.Rate)
-	return f
+	c.gain(s, f)
+	c.sort(s, f, q)
+	return s.sorted, f
 }
 
-// median of values, which it sorts; 0 without any.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return values[len(values)/2]
-}
-
-func (c *Candidate) backlog(f Fleet) float64 {
-	if c.Loaded {
-		return c.Backlog
-	}
-	return f.Backlog
-}
-
-// of returns the terms of one candidate for a prompt of so many tokens, but for
-// the gain.
-func (c Cost) of(f Fleet, one *Candidate, prompt int32) (t Terms) {
-	rate := one.Rate
-	if rate <= 0 {
-		rate = f.Rate
-	}
-	t.Backlog = one.backlog(f)
-	t.Reusable, t.Load = c.reusable(one, rate)
-	t.Prefill = float64(max(0, prompt-t.Reusable)) / rate
-	t.Miss = f.U * t.Prefill
-	if one.Suspect {
-		t.Penalty = c.Penalty
-	}
-	t.Finish = t.Backlog + t.Prefill + t.Miss + t.Load + t.Penalty
-	return t
-}
-
-// reusable is how many tokens need not be computed, and how long their loading
-// takes. A tier that loads slower than the engine computes ends the run.
-func (c Cost) reusable(one *Candidate, rate float64) (tokens int32, seconds float64) {
-	tokens = one.Tokens[0]
+// hold sets what a replica need not compute, and how long loading it takes. A
+// tier that loads slower than the engine computes ends the run.
+func (c Cost) hold(r *Ranked, f Fleet, q Query) {
+	rate := cmp.Or(r.Rate, f.Rate)
+	most := max(0, q.Prompt-q.Least)
+	r.Held = min(r.Tokens[0], most)
 	for i, speed := range c.LoadRate {
-		n := one.Tokens[i+1]
+		n := min(r.Tokens[i+1], most-r.Held)
 		if n == 0 {
 			continue
 		}
 		if speed <= rate {
 			break
 		}
-		tokens += n
-		seconds += float64(n) / speed
+		r.Held += n
+		r.Load += float64(n) / speed
 	}
-	return tokens, seconds
+	r.Reusable = max(r.Held, min(r.Soon, most))
 }
 
-// Rank orders the candidates for a prompt of so many tokens, cheapest first;
-// equal ones by compare, or by name if it is nil. The result lives until the
-// next ranking with s.
-func (c Cost) Rank(s *Scratch, candidates []Candidate, prompt int32, compare func(a, b string) int) ([]Ranked, Fleet) {
-	if compare == nil {
-		compare = strings.Compare
+// price sets the other terms, but for the gain.
+func (c Cost) price(r *Ranked, f Fleet, q Query) {
+	rate := cmp.Or(r.Rate, f.Rate)
+	r.Terms.Backlog = r.backlog(f)
+	r.Prefill = float64(max(0, q.Prompt-r.Reusable)) / rate
+	underWay := float64(max(0, f.soon-max(r.Reusable, f.held))) / rate
+	r.Miss = f.U*r.Prefill + (1-f.U)*underWay
+	if r.Suspect {
+		r.Penalty = c.Penalty
 	}
-	f := c.survey(s, candidates)
-	s.ranked, s.order = s.ranked[:0], s.order[:0]
-	for i := range candidates {
-		s.ranked = append(s.ranked, Ranked{candidates[i], c.of(f, &candidates[i], prompt)})
-		s.order = append(s.order, int32(i))
-	}
-	c.gain(s, f)
-	slices.SortFunc(s.order, func(i, j int32) int {
-		a, b := &s.ranked[i], &s.ranked[j]
-		if a.Finish != b.Finish {
-			return cmp.Compare(a.Finish, b.Finish)
+	expected := r.Terms.Backlog + r.Prefill + r.Load + r.Penalty
+	r.Finish = expected + r.Miss
+	r.Value = r.Finish
+	if q.TTFT > 0 {
+		if r.Late = expected > q.TTFT; !r.Late {
+			r.Value -= r.Terms.Backlog
 		}
-		return compare(a.Replica, b.Replica)
-	})
-	s.sorted = s.sorted[:0]
-	for _, i := range s.order {
-		s.sorted = append(s.sorted, s.ranked[i])
 	}
-	return s.sorted, f
+	r.Over = f.Blind && r.Recent >= f.bound
 }
 
-// gain takes from each candidate's finish what others save by it. It orders by
-// what is held.
-func (c Cost) gain(s *Scratch, f Fleet) {
-	asked := false
-	for i := range s.ranked {
-		asked = asked || s.ranked[i].Asked > 0
+func (c *Candidate) backlog(f Fleet) float64 {
+	if c.Loaded {
+		return c.Backlog
 	}
-	if !asked || c.Spread <= 0 {
-		return
-	}
-	slices.SortFunc(s.order, func(i, j int32) int { return cmp.Compare(s.ranked[j].Reusable, s.ranked[i].Reusable) })
-	most := s.ranked[s.order[0]].Reusable
-	holders, waits := 0, 0.0 // of those that hold more
-	for from, to := 0, 0; from < len(s.order); from = to {
-		for to = from; to < len(s.order) && s.ranked[s.order[to]].Reusable == s.ranked[s.order[from]].Reusable; to++ {
-		}
-		for _, i := range s.order[from:to] {
-			one := &s.ranked[i]
-			if holders > 0 {
-				spared := max(0, waits/float64(holders)-one.Terms.Backlog) / float64(holders+1)
-				held := float64(most-one.Reusable) / cmp.Or(one.Rate, f.Rate)
-				one.Gain = min(one.Asked*c.Spread*spared, held)
-				one.Finish -= one.Gain
-			}
-		}
-		for _, i := range s.order[from:to] {
-			holders++
-			waits += s.ranked[i].Terms.Backlog
-		}
-	}
+	return f.Backlog + c.Backlog
 }
 
 // Score is higher for a lower finish, in (0, 1], comparable within one answer.
-func (t *Terms) Score() float32 { return float32(1 / (1 + t.Finish)) }
+func (t *Terms) Score() float32 { return float32(1 / (1 + max(0, t.Finish))) }

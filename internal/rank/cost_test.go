@@ -8,11 +8,11 @@ import (
 	"inferencecache.io/inferencecache/internal/kv"
 )
 
-func order(ranked []Ranked) (names string) {
+func names(ranked []Ranked) (all string) {
 	for _, r := range ranked {
-		names += r.Replica
+		all += r.Replica
 	}
-	return names
+	return all
 }
 
 func TestCostRanksByExpectedFinish(t *testing.T) {
@@ -52,8 +52,8 @@ func TestCostRanksByExpectedFinish(t *testing.T) {
 		}, "ab"},
 		{"equal ones by name", []Candidate{{Replica: "b"}, {Replica: "a"}}, "ab"},
 	} {
-		ranked, _ := CostDefaults().Rank(new(Scratch), tc.candidates, 8000, nil)
-		if got := order(ranked); got != tc.want {
+		ranked, _ := CostDefaults().Rank(new(Scratch), tc.candidates, Query{Prompt: 8000})
+		if got := names(ranked); got != tc.want {
 			t.Errorf("%s: %s, want %s: %+v", tc.name, got, tc.want, ranked)
 		}
 		for _, r := range ranked {
@@ -70,22 +70,26 @@ func TestPopularityFades(t *testing.T) {
 	p := NewPopularity(10, 10)
 	keys := []kv.Hash{1, 2, 3, 4, 5}
 	for i := range 100 {
-		p.Ask(float64(i)/10, keys)
+		p.Ask(float64(i)/10, 7, keys)
 	}
-	if rate := p.Rate(10, keys, 0); rate < 5 || rate > 10 {
+	rates := func(now float64, salt uint64, keys ...kv.Hash) *Rates { r := p.Rates(now, salt, keys); return &r }
+	if rate := rates(10, 7, keys...).Behind(0); rate < 5 || rate > 10 {
 		t.Errorf("%.1f a second, asked for 10 times a second for one fade", rate)
 	}
-	if rate := p.Rate(10, keys, 2); rate < 5 { // by the block at depth 4
+	if rate := rates(10, 7, keys...).Behind(2); rate < 5 { // by the block at depth 4
 		t.Errorf("%.1f a second for the third block", rate)
 	}
-	if rate := p.Rate(10, keys, 4); rate != 0 { // none counted behind it
+	if rate := rates(10, 7, keys...).Behind(4); rate != 0 { // none counted behind it
 		t.Errorf("%.1f a second for the last block", rate)
 	}
-	if rate := p.Rate(100, keys, 0); rate > .01 {
+	if rate := rates(100, 7, keys...).Behind(0); rate > .01 {
 		t.Errorf("%.3f a second after nine fades", rate)
 	}
-	if rate := p.Rate(10, []kv.Hash{9}, 0); rate != 0 {
+	if rate := rates(10, 7, 9).Behind(0); rate != 0 {
 		t.Errorf("%.1f a second for what nobody asked for", rate)
+	}
+	if rate := rates(10, 8, keys...).Behind(0); rate != 0 {
+		t.Errorf("%.1f a second under another salt", rate)
 	}
 }
 
@@ -103,7 +107,7 @@ func BenchmarkCost(b *testing.B) {
 			var s Scratch
 			b.ReportAllocs()
 			for b.Loop() {
-				c.Rank(&s, candidates, 8192, nil)
+				c.Rank(&s, candidates, Query{Prompt: 8192, Top: 8})
 			}
 		})
 	}

@@ -28,11 +28,16 @@ func NewPopularity(bits int, fade float64) *Popularity {
 	return &Popularity{fade: fade, mask: 1<<bits - 1, table: make([]popular, 1<<bits)}
 }
 
-// Ask counts a prompt, at a time in seconds.
-func (p *Popularity) Ask(now float64, keys []kv.Hash) {
+func (p *Popularity) place(key kv.Hash) *popular {
+	return &p.table[uint64(key)*0x9e3779b97f4a7c15>>32&p.mask]
+}
+
+// Ask counts a prompt, at a time in seconds. Prompts of different salts have
+// nothing in common.
+func (p *Popularity) Ask(now float64, salt uint64, keys []kv.Hash) {
 	for depth := 1; depth <= len(keys); depth *= 2 {
-		key := keys[depth-1]
-		e := &p.table[uint64(key)*0x9e3779b97f4a7c15>>40&p.mask]
+		key := keys[depth-1] ^ kv.Hash(salt)
+		e := p.place(key)
 		if e.key != key {
 			*e = popular{key: key}
 		}
@@ -41,17 +46,26 @@ func (p *Popularity) Ask(now float64, keys []kv.Hash) {
 	}
 }
 
-// Rate is how many prompts a second ask for the block at index from or for one
-// not far behind it.
-func (p *Popularity) Rate(now float64, keys []kv.Hash, from int) float64 {
-	depth := 1 << bits.Len(uint(from)) // the next power of two above from
-	if depth > len(keys) {
-		return 0
+// Rates are prompts a second by the power of two that is the depth they were
+// counted at.
+type Rates [32]float64
+
+// Rates is how many prompts a second have the same first blocks.
+func (p *Popularity) Rates(now float64, salt uint64, keys []kv.Hash) (rates Rates) {
+	for i := 0; i < len(rates) && 1<<i <= len(keys); i++ {
+		key := keys[1<<i-1] ^ kv.Hash(salt)
+		if e := p.place(key); e.key == key {
+			rates[i] = e.count * math.Exp((e.at-now)/p.fade) / p.fade
+		}
 	}
-	key := keys[depth-1]
-	e := &p.table[uint64(key)*0x9e3779b97f4a7c15>>40&p.mask]
-	if e.key != key {
-		return 0
+	return rates
+}
+
+// Behind is how many prompts a second ask for the block behind so many blocks,
+// or for one not far behind it.
+func (r *Rates) Behind(blocks int) float64 {
+	if i := bits.Len(uint(blocks)); i < len(r) {
+		return r[i]
 	}
-	return e.count * math.Exp((e.at-now)/p.fade) / p.fade
+	return 0
 }

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -117,20 +116,20 @@ func blockCost(f *fleet, q *question) int {
 
 // costly is our own: the real ranking over what the server would know.
 func costly(f *fleet, q *question) int {
-	depths := f.router.foresee(f.now, q.keys)
-	f.router.popular.Ask(f.now, q.keys)
+	depths, later := f.router.look(f.now, q.keys), f.router.foresee(f.now, q.keys)
+	f.router.popular.Ask(f.now, 0, q.keys)
+	asked := f.router.popular.Rates(f.now, 0, q.keys)
 	candidates := make([]rank.Candidate, len(f.replicas))
 	for i, r := range f.replicas {
 		candidates[i] = rank.Candidate{
 			Replica: f.router.names[i], Backlog: r.speculative(f.now), Loaded: true, Rate: f.config.PrefillRate,
-			Tokens: [3]int32{int32(depths[i] * f.config.BlockTokens)}, Asked: f.router.popular.Rate(f.now, q.keys, depths[i]),
+			Tokens: [3]int32{int32(depths[i] * f.config.BlockTokens)}, Soon: int32(later[i] * f.config.BlockTokens),
+			Asked: asked.Behind(depths[i]), Lot: f.rng.Uint64(),
 		}
 	}
-	lots := f.rng.Perm(len(candidates))
-	lot := func(a, b string) int { return cmp.Compare(lots[f.router.number[a]], lots[f.router.number[b]]) }
-	ranked, _ := rank.CostDefaults().Rank(&f.router.ranking, candidates, int32(len(q.keys)*f.config.BlockTokens), lot)
+	ranked, _ := rank.CostDefaults().Rank(&f.router.ranking, candidates, rank.Query{Prompt: int32(len(q.keys) * f.config.BlockTokens), Top: 1})
 	best := f.router.number[ranked[0].Replica]
-	f.router.expect(f.now, best, q.keys)
+	f.router.soon.Sent(f.now, 0, q.keys, uint32(best))
 	f.replicas[best].hinted = append(f.replicas[best].hinted, hint{f.now, ranked[0].Prefill})
 	return best
 }

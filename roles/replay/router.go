@@ -13,13 +13,14 @@ import (
 // the caches.
 type router struct {
 	index   *index.Index
-	soon    *index.Index // what prompts sent within the last seconds will leave behind
+	soon    *rank.Forecast // what prompts sent within the last seconds will leave behind
 	popular *rank.Popularity
 	scratch index.Scratch
 	ranking rank.Scratch
 	names   []string
 	number  map[string]int
 	depths  []int // scratch: of the last question, by replica
+	later   []int // scratch: as foreseen
 }
 
 var scope = kv.Scope{Tenant: "replay", Model: "model", Scheme: "trace"}
@@ -29,16 +30,16 @@ var epoch = time.Unix(1_800_000_000, 0)
 
 func clock(now float64) time.Time { return epoch.Add(time.Duration(now * float64(time.Second))) }
 
-// soonTTL is how long a prediction of our own lives: an event confirms it by
-// then, or it was wrong.
-const soonTTL = 5 * time.Second
+// foresight is how long a prediction of our own lives, in seconds: an event
+// confirms it by then, or it was wrong.
+const foresight = 5
 
 func newRouter(replicas int) *router {
 	r := &router{
 		index:   index.New(index.Config{Defaults: index.Limits{TTL: 1000 * time.Hour, MaxKeys: -1}}),
-		soon:    index.New(index.Config{Defaults: index.Limits{TTL: soonTTL, MaxKeys: -1}}),
+		soon:    rank.NewForecast(16, foresight),
 		popular: rank.NewPopularity(16, 30),
-		number:  map[string]int{}, depths: make([]int, replicas),
+		number:  map[string]int{}, depths: make([]int, replicas), later: make([]int, replicas),
 	}
 	for i := range replicas {
 		name := "replica-" + strconv.Itoa(i)
@@ -64,28 +65,11 @@ func (r *router) hear(c *change) {
 	r.index.Apply(now, &b)
 }
 
-// expect predicts that a replica will hold a prompt.
-func (r *router) expect(now float64, replica int, keys []kv.Hash) {
-	if len(keys) == 0 {
-		return
-	}
-	at := clock(now)
-	r.soon.Apply(at, &index.Batch{Scope: scope, Replica: r.names[replica], Seen: at,
-		Ops: []index.Op{{Kind: index.Store, Tier: kv.T1, Keys: keys, Step: 1}}})
-	r.soon.Sweep(at, 2*len(keys))
-}
-
-// foresee is look with predictions: the longer of both runs.
+// foresee is how many leading blocks each replica will hold soon.
 func (r *router) foresee(now float64, keys []kv.Hash) []int {
-	depths := r.look(now, keys)
-	if len(keys) == 0 {
-		return depths
-	}
-	for _, run := range r.soon.Lookup(&r.scratch, clock(now), kv.Partition{Scope: scope}, keys) {
-		i := r.number[run.Replica]
-		depths[i] = max(depths[i], run.Blocks)
-	}
-	return depths
+	clear(r.later)
+	r.soon.Soon(now, 0, keys, func(replica uint32, blocks int) { r.later[replica] = max(r.later[replica], blocks) })
+	return r.later
 }
 
 // look asks the index how many leading blocks each replica holds.

@@ -26,10 +26,14 @@ type Config struct {
 	// ReplicaDeadAfter is how long a replica that promised heartbeats may be
 	// silent; three times its promise if that is longer.
 	ReplicaDeadAfter time.Duration
-	MaxModelLabels   int // model names that metrics show by name
+	// ReplicaSuspectAfter is how long one may be silent until that costs it.
+	ReplicaSuspectAfter time.Duration
+	MaxModelLabels      int // model names that metrics show by name
+	Decisions           int // latest answers to remember
 
 	Policy policy.Policy // of a tenant without a policy
-	Rank   rank.Compat
+	Rank   rank.Compat   // profile Compat
+	Cost   rank.Cost     // profile Cost
 
 	MaxMessageBytes  int // of one request or stream message
 	MaxBlocks        int // of one chain
@@ -62,6 +66,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.SweepSlots, "sweep-slots", 100_000, "index slots looked at in one sweep")
 	fs.IntVar(&c.MaxReplicas, "max-replicas", 65_536, "replicas whose stats are kept, over all tenants")
 	fs.DurationVar(&c.ReplicaDeadAfter, "replica-dead-after", 90*time.Second, "silence after which a replica that promised heartbeats is dead (at least three heartbeats)")
+	fs.DurationVar(&c.ReplicaSuspectAfter, "replica-suspect-after", 30*time.Second, "silence after which a replica is avoided (at least three heartbeats)")
+	fs.IntVar(&c.Decisions, "decisions", 1024, "latest answers to remember, for explain and for outcomes")
 	fs.IntVar(&c.MaxModelLabels, "max-model-labels", 1_000, "models that metrics name; later ones count as _other")
 
 	fs.DurationVar(&c.Policy.TTL, "eviction-ttl", p.TTL, "age at which an index entry is forgotten, for tenants without a policy")
@@ -74,6 +80,14 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Policy.RequireChain, "require-chain", p.RequireChain, "answer only requests that carry a chain, for tenants without a policy")
 	fs.BoolVar(&c.Policy.TenantHot, "tenant-hot", p.TenantHot, "allow TENANT_HOT answers, for tenants without a policy")
 	fs.BoolVar(&c.Policy.Affinity, "affinity-routing", p.Affinity, "allow AFFINITY_HINT answers, for tenants without a policy")
+	c.Policy.Profile = p.Profile
+	fs.Var(&c.Policy.Profile, "ranking-profile", "how replicas are ranked, for tenants whose policy does not say: Cost (expected seconds) or Compat (the published formula)")
+	fs.Int32Var(&c.Policy.TopK, "ranking-top-k", p.TopK, "replicas in an answer of profile Cost, for tenants whose policy does not say (0: all)")
+	fs.BoolVar(&c.Policy.Shadow, "shadow", p.Shadow, "rank and record, but name no replica, for tenants whose policy does not say")
+	c.Cost = rank.CostDefaults()
+	fs.Float64Var(&c.Cost.Rate, "prefill-rate", c.Cost.Rate, "prompt tokens a second of a replica, until one has told its own")
+	fs.Float64Var(&c.Cost.LoadRate[0], "t2-load-rate", c.Cost.LoadRate[0], "tokens a second that come from host memory (0: take them for absent)")
+	fs.Float64Var(&c.Cost.LoadRate[1], "t3-load-rate", c.Cost.LoadRate[1], "tokens a second that come from remote storage (0: take them for absent)")
 	fs.Float32Var(&c.Rank.PressureWeight, "pressure-weight", r.PressureWeight, "how much a replica's load lowers its score (0: not at all)")
 	fs.Int32Var(&c.Rank.SLOTightTTFTMs, "slo-tight-ttft-ms", r.SLOTightTTFTMs, "a wanted time to first token below it favours fresh holds (0: off)")
 	fs.Float32Var(&c.Rank.SLOTightBias, "slo-tight-bias", r.SLOTightBias, "how much it favours them (0: off)")
@@ -114,7 +128,14 @@ func (c *Config) Validate() error {
 	positive("sweep-slots", int64(c.SweepSlots))
 	positive("max-replicas", int64(c.MaxReplicas))
 	positive("replica-dead-after", int64(c.ReplicaDeadAfter))
+	positive("replica-suspect-after", int64(c.ReplicaSuspectAfter))
 	positive("max-model-labels", int64(c.MaxModelLabels))
+	if c.Decisions < 0 || c.Policy.TopK < 0 {
+		errs = append(errs, errors.New("--decisions and --ranking-top-k must not be negative"))
+	}
+	if !(c.Cost.Rate > 0) || !(c.Cost.LoadRate[0] >= 0) || !(c.Cost.LoadRate[1] >= 0) {
+		errs = append(errs, errors.New("--prefill-rate must be above 0, --t2-load-rate and --t3-load-rate must not be negative"))
+	}
 	positive("eviction-ttl", int64(c.Policy.TTL))
 	positive("max-message-bytes", int64(c.MaxMessageBytes))
 	positive("max-blocks-per-chain", int64(c.MaxBlocks))

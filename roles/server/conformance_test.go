@@ -182,7 +182,7 @@ func TestCombinedOutcomes(t *testing.T) {
 		r.want(r.ask(), noHint)                                                                    // no prefix at all
 		r.want(r.ask(func(q *pb.LookupRouteRequest) { q.BlockTokenCounts = []int32{16} }), noHint) // counts without hashes
 		r.want(r.ask(chain(5000, 64)), affinityHint, "r-1:0")                                      // a chain is never TENANT_HOT
-		p := policy.Defaults()
+		p := published()
 		p.TenantHot = false
 		r.adopt("t", p)
 		r.want(r.ask(exactKey([]byte("unseen"))), affinityHint, "r-1:0")
@@ -218,7 +218,7 @@ func TestPolicyGates(t *testing.T) {
 	r := newRig(t)
 	r.holds("r-1", 0, 64)
 	set := func(change func(*policy.Policy)) {
-		p := policy.Defaults()
+		p := published()
 		change(&p)
 		r.adopt("t", p)
 	}
@@ -264,7 +264,7 @@ func TestTimeoutIsAnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.want(answer, timedOut)
-	p := policy.Defaults()
+	p := published()
 	p.Timeout = time.Nanosecond
 	r.adopt("t", p)
 	r.want(r.ask(chain(0, 64)), timedOut)

@@ -35,12 +35,18 @@ func (s *Server) applyEvent(now time.Time, e *pb.CacheEvent) {
 			s.meters.drop(dropEmptyKey, 1)
 			return
 		}
-		s.meters.applied(s.index.Remove(now, tenant, model, replica, e.GetAdapterId(), s.index.Key(e.GetPrefixHash()), at))
+		key := s.index.Key(e.GetPrefixHash())
+		s.meters.applied(s.index.Remove(now, tenant, model, replica, e.GetAdapterId(), key, at))
+		for _, fl := range s.fleets.every(tenant, model) {
+			s.removals.add(at, source{fl.scope, replica}, e.GetAdapterId(), []kv.Hash{key})
+		}
 	case pb.CacheEvent_ALL_CLEARED:
 		s.index.Clear(now, tenant, model, replica, at)
 		s.replicas.clear(tenant, model, replica, at)
+		s.fleets.clear(tenant, model, replica, at)
 	case pb.CacheEvent_REPLICA_UPDATED:
 		s.replicas.touch(tenant, model, replica, at)
+		s.fleets.touch(now, tenant, model, replica, at)
 	default:
 		// PREFIX_ADDED has no scheme to index under; unknown types are the future's.
 		return

@@ -79,7 +79,10 @@ func (s *Server) ingest(now time.Time, u *pb.CacheStateUpdate) *pb.Ack {
 		seen = at.seen
 	}
 	if !u.GetGoodbye() {
-		s.takeStats(seen, u)
+		room := s.takeStats(seen, u)
+		if !s.fleets.hear(now, seen, u) || !room {
+			s.meters.drop(dropTooMany, 1)
+		}
 	}
 	return ack
 }
@@ -157,6 +160,11 @@ func (s *Server) applyHolds(now, seen time.Time, scope kv.Scope, u *pb.CacheStat
 		return
 	}
 	s.meters.applied(s.index.Apply(now, &batch))
+	for i := range batch.Ops {
+		if op := &batch.Ops[i]; op.Kind == index.Remove {
+			s.removals.add(seen, source{scope, batch.Replica}, op.Adapter, op.Keys)
+		}
+	}
 	s.events.publishBatch(&batch)
 }
 

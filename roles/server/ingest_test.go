@@ -312,7 +312,7 @@ func TestQuota(t *testing.T) {
 func TestLFUKeepsWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, noFloors)
-	p := policy.Defaults()
+	p := published()
 	p.LFU, p.MinMatchedTokens, p.FloorScore = true, 0, 0
 	r.AdoptPolicy(&policy.Set{Default: r.config.Policy, Policies: map[string]policy.Policy{"t": p}, Quotas: map[string]int64{"t": 2}})
 	put := func(name string, age time.Duration) {

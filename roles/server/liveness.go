@@ -11,6 +11,7 @@ import (
 const (
 	causeSilence = "silence"
 	causeGoodbye = "goodbye"
+	causeAsleep  = "asleep" // not dead, but cannot be used
 )
 
 // deathChecks in the time after which a silent replica is dead.
@@ -36,6 +37,7 @@ func (s *Server) bury(now time.Time, from source, seen time.Time, cause string) 
 	s.index.Apply(now, &batch)
 	s.events.publishBatch(&batch)
 	s.replicas.clear(from.scope.Tenant, from.scope.Model, from.replica, now)
+	s.fleets.bury(from.scope, from.replica, seen, cause)
 	s.meters.deaths[cause].Inc()
 }
 

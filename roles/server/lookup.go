@@ -17,6 +17,8 @@ const (
 	prefixMatch   = "PREFIX_MATCH"
 	tenantHot     = "TENANT_HOT"
 	affinityHint  = "AFFINITY_HINT"
+	loadHint      = "LOAD_HINT" // chosen for its load, though others may hold more
+	shadowed      = "SHADOW"    // ranked and recorded, but the policy names nobody
 	noHint        = "NO_HINT"
 	requiresChain = "POLICY_REQUIRES_CHAIN"
 	timedOut      = "TIMEOUT"
@@ -40,6 +42,17 @@ type lookup struct {
 	runs    []index.Run
 	holds   []rank.Hold
 	scored  []rank.Scored
+
+	// Of profile Cost.
+	dry        bool // leave no trace: for Explain
+	salt       uint64
+	asked      rank.Rates
+	soon       []expected
+	candidates []rank.Candidate
+	sides      []side // beside candidates
+	ranking    rank.Scratch
+	ranked     []rank.Ranked
+	fleet      rank.Fleet
 }
 
 // LookupRoute answers from the index. It never returns an error: whatever goes
@@ -51,13 +64,7 @@ func (s *Server) LookupRoute(ctx context.Context, request *pb.LookupRouteRequest
 		s.meters.lookup(request.GetModelId(), noHint, false, time.Since(start))
 		return answer, nil
 	}
-	l := s.lookups.Get().(*lookup)
-	l.server, l.request, l.now = s, request, start
-	l.policy = s.policies.Load().For(request.GetTenantId())
-	l.at = kv.Partition{
-		Scope:   kv.Scope{Tenant: request.GetTenantId(), Model: request.GetModelId(), Scheme: request.GetHashScheme()},
-		Adapter: request.GetAdapterId(),
-	}
+	l := s.begin(start, request)
 	answer := l.answer(ctx)
 	l.release()
 
@@ -70,11 +77,26 @@ func (s *Server) LookupRoute(ctx context.Context, request *pb.LookupRouteRequest
 	return answer, nil
 }
 
+// begin takes a lookup from the pool.
+func (s *Server) begin(now time.Time, request *pb.LookupRouteRequest) *lookup {
+	l := s.lookups.Get().(*lookup)
+	l.server, l.request, l.now = s, request, now
+	l.policy = s.policies.Load().For(request.GetTenantId())
+	l.at = kv.Partition{
+		Scope:   kv.Scope{Tenant: request.GetTenantId(), Model: request.GetModelId(), Scheme: request.GetHashScheme()},
+		Adapter: request.GetAdapterId(),
+	}
+	return l
+}
+
 // release gives the lookup back to the pool without what belongs to the caller.
 func (l *lookup) release() {
 	pool := &l.server.lookups
 	l.request, l.input, l.runs = nil, input{}, nil
 	l.keys, l.holds, l.scored = l.keys[:0], l.holds[:0], l.scored[:0]
+	clear(l.sides)
+	l.candidates, l.sides, l.soon = l.candidates[:0], l.sides[:0], l.soon[:0]
+	l.ranked, l.fleet, l.asked, l.salt, l.dry = nil, rank.Fleet{}, rank.Rates{}, 0, false
 	if cap(l.keys) <= 1<<16 { // let the garbage collector have giants
 		pool.Put(l)
 	}
@@ -101,23 +123,60 @@ func (l *lookup) answer(ctx context.Context) *pb.LookupRouteResponse {
 		l.server.meters.refusedInput(failed)
 		return early(noHint, l.input.echo)
 	}
-	short := l.policy.MinPrefixTokens > 0 && l.input.tokens < int64(l.policy.MinPrefixTokens)
-	if short && !l.policy.Affinity {
-		return early(noHint, l.input.echo)
-	}
-
-	reason := l.match()
+	reason := l.decide()
 	if ctx.Err() != nil {
 		return early(timedOut, l.input.echo)
 	}
-	reason = l.gate(reason, short)
+	return l.deliver(reason)
+}
+
+// decide ranks by the policy's profile.
+func (l *lookup) decide() string {
+	short := l.policy.MinPrefixTokens > 0 && l.input.tokens < int64(l.policy.MinPrefixTokens)
+	if l.policy.Profile == policy.Cost {
+		return l.rankByCost(short)
+	}
+	if short && !l.policy.Affinity {
+		return noHint
+	}
+	reason := l.gate(l.match(), short)
 	if reason == noHint {
 		reason = l.affinity()
 	}
-	if reason == prefixMatch && l.policy.LFU {
-		l.credit()
+	l.scored = l.topK()
+	return reason
+}
+
+// deliver answers, and lets later lookups know.
+func (l *lookup) deliver(reason string) *pb.LookupRouteResponse {
+	if !named(reason) {
+		return l.respond(reason)
 	}
-	return l.respond(reason)
+	id := l.request.GetRequestId()
+	if id == "" || len(id) > maxRequestID {
+		id = drawID()
+	}
+	if l.policy.Shadow {
+		reason = shadowed
+	}
+	l.record(id, reason)
+	l.server.fleets.asked(l.at.Scope, l.policy.Shadow)
+	if reason != shadowed {
+		if reason == prefixMatch && l.policy.LFU {
+			l.credit()
+		}
+		if len(l.ranked) > 0 {
+			l.follow()
+		}
+	}
+	answer := l.respond(reason)
+	answer.RequestId = id
+	return answer
+}
+
+// named says whether a reason comes with replicas.
+func named(reason string) bool {
+	return reason == prefixMatch || reason == tenantHot || reason == affinityHint || reason == loadHint
 }
 
 // selfCheck answers a producer with what the index finds, whatever the policy
@@ -134,6 +193,7 @@ func (l *lookup) selfCheck(ctx context.Context) *pb.LookupRouteResponse {
 	if len(l.scored) == 0 {
 		return early(noHint, nil)
 	}
+	l.scored = l.topK()
 	return l.respond(prefixMatch)
 }
 
@@ -177,7 +237,12 @@ func (l *lookup) match() string {
 			}
 		}
 	}
-	switch idx.Miss(l.at.Scope) {
+	return l.miss()
+}
+
+// miss says how much of what was asked for is known.
+func (l *lookup) miss() string {
+	switch l.server.index.Miss(l.at.Scope) {
 	case index.UnknownTenant:
 		return unknownTenant
 	case index.UnknownModel:
@@ -245,7 +310,7 @@ func (l *lookup) affinity() string {
 
 // credit counts the use of what is delivered, for LFU eviction.
 func (l *lookup) credit() {
-	for _, scored := range l.topK() {
+	for _, scored := range l.scored {
 		for _, run := range l.runs {
 			if run.Replica == scored.Replica {
 				l.server.index.Credit(l.at, run.Replica, l.input.keys[:run.Blocks])
@@ -263,21 +328,30 @@ func (l *lookup) topK() []rank.Scored {
 
 func (l *lookup) respond(reason string) *pb.LookupRouteResponse {
 	answer := &pb.LookupRouteResponse{ReasonCode: reason, TokenIds: l.input.echo, AdapterId: l.at.Adapter}
-	if reason != prefixMatch && reason != tenantHot && reason != affinityHint {
+	if !named(reason) {
 		return answer
 	}
-	top := l.topK()
+	top := l.scored
 	rows := make([]pb.ReplicaScore, len(top)) // one allocation for all rows
 	answer.ReplicaScores = make([]*pb.ReplicaScore, len(top))
-	for i, s := range top {
-		row := &rows[i]
-		row.ReplicaId, row.Score, row.MatchedTokens, row.EstimatedCacheHitProb = s.Replica, s.Score, s.Tokens, s.Prob
-		if s.Tier.Known() {
-			row.Tier = pb.CacheTier(s.Tier)
-		}
-		answer.ReplicaScores[i] = row
+	for i := range top {
+		fillRow(&rows[i], &top[i])
+		answer.ReplicaScores[i] = &rows[i]
 	}
 	return answer
+}
+
+func fillRow(row *pb.ReplicaScore, s *rank.Scored) {
+	row.ReplicaId, row.Score, row.MatchedTokens, row.EstimatedCacheHitProb = s.Replica, s.Score, s.Tokens, s.Prob
+	if s.Tier.Known() {
+		row.Tier = pb.CacheTier(s.Tier)
+	}
+}
+
+func scoreRow(s *rank.Scored) *pb.ReplicaScore {
+	row := &pb.ReplicaScore{}
+	fillRow(row, s)
+	return row
 }
 
 // clampInt32 keeps sums of clients' numbers inside the wire's range.

@@ -21,7 +21,7 @@ var ageBuckets = []float64{0.01, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600}
 
 // reasons is the whole vocabulary of LookupRoute, so that counters can be an
 // array.
-var reasons = []string{prefixMatch, tenantHot, affinityHint, noHint, requiresChain, timedOut, unknownTenant, unknownModel, unknownScheme}
+var reasons = []string{prefixMatch, tenantHot, affinityHint, loadHint, shadowed, noHint, requiresChain, timedOut, unknownTenant, unknownModel, unknownScheme}
 
 // meters holds the server's metrics. What clients name (models, tenants) is
 // bounded by obs.Labels; everything else is a fixed set.
@@ -39,6 +39,10 @@ type meters struct {
 	refused      map[string]*metrics.Counter // by reason
 	operations   map[string]*metrics.Counter // by effect on an entry
 	deaths       map[string]*metrics.Counter // of replicas, by cause
+	outcomes     map[string]*metrics.Counter // reported, by what became of them
+	promised     *metrics.Counter            // tokens that replicas which served were said to hold
+	found        *metrics.Counter            // of these, those that their engines found
+	unforeseen   *metrics.Counter            // tokens found beyond
 	slowReaders  *metrics.Counter
 	sweepSeconds *metrics.PrometheusHistogram
 	evictions    sync.Map // series name -> *metrics.Counter, made at first use
@@ -76,6 +80,10 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 		refused:      counters(set, "inferencecache_lookup_refused_inputs_total", "reason", refusals),
 		operations:   counters(set, "inferencecache_ingest_entries_total", "effect", []string{"added", "refreshed", "removed"}),
 		deaths:       counters(set, "inferencecache_replica_deaths_total", "cause", []string{causeSilence, causeGoodbye}),
+		outcomes:     counters(set, "inferencecache_outcomes_total", "result", outcomes),
+		promised:     set.NewCounter("inferencecache_outcome_promised_tokens_total"),
+		found:        set.NewCounter("inferencecache_outcome_found_tokens_total"),
+		unforeseen:   set.NewCounter("inferencecache_outcome_unforeseen_tokens_total"),
 		slowReaders:  set.NewCounter(`inferencecache_event_streams_cut_total{reason="slow_reader"}`),
 		sweepSeconds: set.NewPrometheusHistogramExt("inferencecache_index_sweep_seconds", latencyBuckets),
 		shown:        map[string]bool{},
@@ -87,6 +95,7 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 	set.NewGauge("inferencecache_server_grpc_tls_enabled", nil).Set(tls)
 	set.NewGauge("inferencecache_event_streams", func() float64 { return float64(s.events.readers.Load()) })
 	set.NewGauge("inferencecache_replicas_with_stats", func() float64 { return float64(s.replicas.len()) })
+	set.NewGauge("inferencecache_replicas_quarantined", func() float64 { return float64(s.fleets.quarantined()) })
 	set.NewGauge("inferencecache_index_holder_entries", func() float64 { return float64(s.index.Counts().Entries) })
 	set.NewGauge("inferencecache_index_bytes", func() float64 { return float64(s.index.Counts().Bytes) })
 	set.NewGauge("inferencecache_index_bytes_limit", nil).Set(float64(s.config.MemoryBytes))

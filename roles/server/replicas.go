@@ -43,17 +43,18 @@ func newReplicas(limit int) *replicas {
 }
 
 // takeStats stores the stats of an update, and what it says of its stream; the update's replica id wins over
-// the nested one, which nobody vouches for.
-func (s *Server) takeStats(seen time.Time, u *pb.CacheStateUpdate) {
+// the nested one, which nobody vouches for. ok is false if there are too many
+// replicas.
+func (s *Server) takeStats(seen time.Time, u *pb.CacheStateUpdate) (ok bool) {
 	stats, url, state := u.GetStats(), u.GetEngineUrl(), u.GetStreamState()
 	if stats == nil && url == "" && state == pb.StreamState_STREAM_STATE_UNSPECIFIED {
-		return
+		return true
 	}
 	if len(url) > maxName || len(stats.GetClientVersion()) > maxName {
 		s.meters.drop(dropLongName, 1)
-		return
+		return true
 	}
-	ok := s.replicas.update(u.GetTenantId(), u.GetModelId(), u.GetReplicaId(), func(r *row) {
+	return s.replicas.update(u.GetTenantId(), u.GetModelId(), u.GetReplicaId(), func(r *row) {
 		if url != "" {
 			r.engineURL = url
 		}
@@ -74,9 +75,6 @@ func (s *Server) takeStats(seen time.Time, u *pb.CacheStateUpdate) {
 		r.engine = newEngineStats(stats)
 		r.version = stats.GetClientVersion()
 	})
-	if !ok {
-		s.meters.drop(dropTooMany, 1)
-	}
 }
 
 // update changes a row, making it if there is room; ok is false if not.

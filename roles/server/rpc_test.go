@@ -17,7 +17,6 @@ import (
 	"connectrpc.com/grpcreflect"
 
 	"inferencecache.io/inferencecache/internal/memhttp"
-	"inferencecache.io/inferencecache/internal/policy"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
 )
@@ -407,7 +406,7 @@ func TestTokenizingIsBoundedInTimeAndNumber(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Tokenize, c.MaxTokenizations = true, 1 })
 	t.Cleanup(r.tokens.close)
 	r.engineAt(e.URL)
-	p := policy.Defaults()
+	p := published()
 	p.Timeout = 50 * time.Millisecond
 	r.adopt("t", p)
 	r.want(r.ask(text("a slow prompt, longer than a block")), timedOut)

@@ -31,20 +31,24 @@ import (
 // Server implements the InferenceCache service and the receivers of the
 // bridge. Safe for concurrent use.
 type Server struct {
-	config   Config
-	log      *slog.Logger
-	epoch    uint64 // drawn at start; tells producers of a restart
-	index    *index.Index
-	policies *policy.Store
-	replicas *replicas
-	sources  *sources
-	events   *hub
-	syncs    syncs
-	tokens   *tokenizer // nil: prompt_text is not tokenized
-	meters   *meters
-	health   *grpchealth.StaticChecker
-	lookups  sync.Pool // of *lookup
-	readers  chan struct{}
+	config    Config
+	log       *slog.Logger
+	epoch     uint64 // drawn at start; tells producers of a restart
+	index     *index.Index
+	policies  *policy.Store
+	replicas  *replicas
+	sources   *sources
+	fleets    *fleets
+	guesses   *guesses
+	decisions *decisions
+	removals  *removals
+	events    *hub
+	syncs     syncs
+	tokens    *tokenizer // nil: prompt_text is not tokenized
+	meters    *meters
+	health    *grpchealth.StaticChecker
+	lookups   sync.Pool // of *lookup
+	readers   chan struct{}
 }
 
 var _ inferencecachev1alpha1connect.InferenceCacheHandler = (*Server)(nil)
@@ -60,11 +64,15 @@ func New(config Config, log *slog.Logger, set *metrics.Set) *Server {
 			MaxEntries:  config.MaxEntries,
 			Defaults:    limits(config.Policy, -1),
 		}),
-		policies: policy.NewStore(config.Policy),
-		replicas: newReplicas(config.MaxReplicas),
-		sources:  newSources(config.MaxReplicas),
-		health:   grpchealth.NewStaticChecker(inferencecachev1alpha1connect.InferenceCacheName),
-		readers:  make(chan struct{}, config.MaxEventStreams),
+		policies:  policy.NewStore(config.Policy),
+		replicas:  newReplicas(config.MaxReplicas),
+		sources:   newSources(config.MaxReplicas),
+		fleets:    newFleets(&config),
+		guesses:   newGuesses(),
+		decisions: newDecisions(config.Decisions),
+		removals:  newRemovals(),
+		health:    grpchealth.NewStaticChecker(inferencecachev1alpha1connect.InferenceCacheName),
+		readers:   make(chan struct{}, config.MaxEventStreams),
 	}
 	s.meters = newMeters(set, s)
 	s.events = newHub(config.EventBuffer, s.meters)
@@ -139,6 +147,8 @@ func (s *Server) sweep(now time.Time) {
 	set := s.policies.Load()
 	s.replicas.expire(now, func(tenant string) time.Duration { return set.For(tenant).TTL })
 	s.sources.expire(now, sourceTTL)
+	s.fleets.expire(now)
+	s.paroles(now)
 	s.meters.sweepSeconds.UpdateDuration(started)
 }
 

@@ -45,6 +45,7 @@ func defaults(t *testing.T) Config {
 func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	c := defaults(t)
+	c.Policy.Profile = policy.Compat // as published; tests of the cost say so
 	for _, f := range change {
 		f(&c)
 	}
@@ -178,4 +179,11 @@ func sortedLabels(labels map[string]string) []string {
 		m[k] = 0
 	}
 	return sortedKeys(m)
+}
+
+// published is a policy of defaults under the published profile.
+func published() policy.Policy {
+	p := policy.Defaults()
+	p.Profile = policy.Compat
+	return p
 }

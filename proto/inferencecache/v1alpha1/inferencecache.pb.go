@@ -142,6 +142,74 @@ func (StreamState) EnumDescriptor() ([]byte, []int) {
 	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{1}
 }
 
+// Why a replica's run of blocks ended where it did.
+type RunEnd int32
+
+const (
+	RunEnd_RUN_END_UNSPECIFIED  RunEnd = 0 // not known: decisions of the past
+	RunEnd_RUN_COMPLETE         RunEnd = 1 // it holds all of the prompt's blocks
+	RunEnd_RUN_NEVER_STORED     RunEnd = 2 // it never reported the next block, or too long ago to remember
+	RunEnd_RUN_EVICTED          RunEnd = 3 // its engine gave the next block up, at ended_at_us
+	RunEnd_RUN_EXPIRED          RunEnd = 4 // the entry is older than the policy's TTL
+	RunEnd_RUN_CLEARED          RunEnd = 5 // it dropped all it held, at ended_at_us
+	RunEnd_RUN_REPLICA_DEAD     RunEnd = 6 // silent for too long, or said goodbye, at ended_at_us
+	RunEnd_RUN_OTHER_PARTITION  RunEnd = 7 // it holds the block under another adapter, scheme or model: see run_detail
+	RunEnd_RUN_OTHER_BLOCK_SIZE RunEnd = 8 // its blocks have another size than the prompt's: see run_detail
+)
+
+// Enum value maps for RunEnd.
+var (
+	RunEnd_name = map[int32]string{
+		0: "RUN_END_UNSPECIFIED",
+		1: "RUN_COMPLETE",
+		2: "RUN_NEVER_STORED",
+		3: "RUN_EVICTED",
+		4: "RUN_EXPIRED",
+		5: "RUN_CLEARED",
+		6: "RUN_REPLICA_DEAD",
+		7: "RUN_OTHER_PARTITION",
+		8: "RUN_OTHER_BLOCK_SIZE",
+	}
+	RunEnd_value = map[string]int32{
+		"RUN_END_UNSPECIFIED":  0,
+		"RUN_COMPLETE":         1,
+		"RUN_NEVER_STORED":     2,
+		"RUN_EVICTED":          3,
+		"RUN_EXPIRED":          4,
+		"RUN_CLEARED":          5,
+		"RUN_REPLICA_DEAD":     6,
+		"RUN_OTHER_PARTITION":  7,
+		"RUN_OTHER_BLOCK_SIZE": 8,
+	}
+)
+
+func (x RunEnd) Enum() *RunEnd {
+	p := new(RunEnd)
+	*p = x
+	return p
+}
+
+func (x RunEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RunEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2].Descriptor()
+}
+
+func (RunEnd) Type() protoreflect.EnumType {
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2]
+}
+
+func (x RunEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RunEnd.Descriptor instead.
+func (RunEnd) EnumDescriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{2}
+}
+
 type CacheOperation_Kind int32
 
 const (
@@ -178,11 +246,11 @@ func (x CacheOperation_Kind) String() string {
 }
 
 func (CacheOperation_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2].Descriptor()
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3].Descriptor()
 }
 
 func (CacheOperation_Kind) Type() protoreflect.EnumType {
-	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[2]
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3]
 }
 
 func (x CacheOperation_Kind) Number() protoreflect.EnumNumber {
@@ -233,11 +301,11 @@ func (x CacheEvent_Type) String() string {
 }
 
 func (CacheEvent_Type) Descriptor() protoreflect.EnumDescriptor {
-	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3].Descriptor()
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[4].Descriptor()
 }
 
 func (CacheEvent_Type) Type() protoreflect.EnumType {
-	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3]
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[4]
 }
 
 func (x CacheEvent_Type) Number() protoreflect.EnumNumber {
@@ -457,11 +525,14 @@ type LookupRouteRequest struct {
 	// both is malformed.
 	PackedHashes    []byte `protobuf:"bytes,1001,opt,name=packed_hashes,json=packedHashes,proto3" json:"packed_hashes,omitempty"`
 	PackedBlockSize int32  `protobuf:"varint,1002,opt,name=packed_block_size,json=packedBlockSize,proto3" json:"packed_block_size,omitempty"`
-	// At most this many replicas in the answer; 0: all.
+	// At most this many replicas in the answer; 0: as the policy says.
 	TopK int32 `protobuf:"varint,1003,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
 	// A producer checks that its own blocks can be found: no prompt follows, so
 	// nothing is counted as traffic or predicted from it.
-	SelfCheck     bool `protobuf:"varint,1004,opt,name=self_check,json=selfCheck,proto3" json:"self_check,omitempty"`
+	SelfCheck bool `protobuf:"varint,1004,opt,name=self_check,json=selfCheck,proto3" json:"self_check,omitempty"`
+	// Names the request for ReportOutcome and Explain, up to 128 bytes; empty: the
+	// server draws a name.
+	RequestId     string `protobuf:"bytes,1005,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +672,13 @@ func (x *LookupRouteRequest) GetSelfCheck() bool {
 	return false
 }
 
+func (x *LookupRouteRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 type ReplicaScore struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId             string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
@@ -684,8 +762,11 @@ type LookupRouteResponse struct {
 	LookupLatencyUs int64                  `protobuf:"varint,3,opt,name=lookup_latency_us,json=lookupLatencyUs,proto3" json:"lookup_latency_us,omitempty"`
 	TokenIds        []uint32               `protobuf:"varint,4,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"` // only when the server tokenized prompt_text
 	AdapterId       string                 `protobuf:"bytes,5,opt,name=adapter_id,json=adapterId,proto3" json:"adapter_id,omitempty"`      // the partition consulted
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What ReportOutcome and Explain know the request by. Empty where nothing was
+	// ranked.
+	RequestId     string `protobuf:"bytes,1001,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LookupRouteResponse) Reset() {
@@ -749,6 +830,13 @@ func (x *LookupRouteResponse) GetTokenIds() []uint32 {
 func (x *LookupRouteResponse) GetAdapterId() string {
 	if x != nil {
 		return x.AdapterId
+	}
+	return ""
+}
+
+func (x *LookupRouteResponse) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
 	}
 	return ""
 }
@@ -1947,6 +2035,867 @@ func (x *Ack) GetResync() bool {
 	return false
 }
 
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lookup        *LookupRouteRequest    `protobuf:"bytes,1,opt,name=lookup,proto3" json:"lookup,omitempty"`                        // what would be answered now
+	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"` // or what was answered a moment ago, if the server still knows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ExplainRequest) GetLookup() *LookupRouteRequest {
+	if x != nil {
+		return x.Lookup
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type ExplainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Answer        *LookupRouteResponse   `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	Profile       string                 `protobuf:"bytes,2,opt,name=profile,proto3" json:"profile,omitempty"` // Cost | Compat
+	TenantId      string                 `protobuf:"bytes,3,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	ModelId       string                 `protobuf:"bytes,4,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	HashScheme    string                 `protobuf:"bytes,5,opt,name=hash_scheme,json=hashScheme,proto3" json:"hash_scheme,omitempty"`
+	AdapterId     string                 `protobuf:"bytes,6,opt,name=adapter_id,json=adapterId,proto3" json:"adapter_id,omitempty"`
+	PromptTokens  int32                  `protobuf:"varint,7,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	PromptBlocks  int32                  `protobuf:"varint,8,opt,name=prompt_blocks,json=promptBlocks,proto3" json:"prompt_blocks,omitempty"`
+	DecidedAtUs   int64                  `protobuf:"varint,9,opt,name=decided_at_us,json=decidedAtUs,proto3" json:"decided_at_us,omitempty"`
+	MissPrice     float64                `protobuf:"fixed64,10,opt,name=miss_price,json=missPrice,proto3" json:"miss_price,omitempty"`     // 0-1: what a miss costs the fleet on top of its time
+	Considered    []*Considered          `protobuf:"bytes,11,rep,name=considered,proto3" json:"considered,omitempty"`                      // best first; of an earlier decision the best few
+	Summary       string                 `protobuf:"bytes,12,opt,name=summary,proto3" json:"summary,omitempty"`                            // one sentence: why the first one
+	WouldChange   []string               `protobuf:"bytes,13,rep,name=would_change,json=wouldChange,proto3" json:"would_change,omitempty"` // what would have led to another choice
+	Error         string                 `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`                                // why nothing can be explained
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ExplainResponse) GetAnswer() *LookupRouteResponse {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetHashScheme() string {
+	if x != nil {
+		return x.HashScheme
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetAdapterId() string {
+	if x != nil {
+		return x.AdapterId
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetPromptTokens() int32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetPromptBlocks() int32 {
+	if x != nil {
+		return x.PromptBlocks
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetDecidedAtUs() int64 {
+	if x != nil {
+		return x.DecidedAtUs
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetMissPrice() float64 {
+	if x != nil {
+		return x.MissPrice
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetConsidered() []*Considered {
+	if x != nil {
+		return x.Considered
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetWouldChange() []string {
+	if x != nil {
+		return x.WouldChange
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// A replica that was considered. Milliseconds of the expected finish; of the
+// Compat profile only the score is set.
+type Considered struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId              string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Score                  float32                `protobuf:"fixed32,2,opt,name=score,proto3" json:"score,omitempty"`
+	Named                  bool                   `protobuf:"varint,3,opt,name=named,proto3" json:"named,omitempty"`                             // in the answer
+	HeldTokens             int32                  `protobuf:"varint,4,opt,name=held_tokens,json=heldTokens,proto3" json:"held_tokens,omitempty"` // of the prompt's start, all tiers
+	T1Tokens               int32                  `protobuf:"varint,5,opt,name=t1_tokens,json=t1Tokens,proto3" json:"t1_tokens,omitempty"`
+	T2Tokens               int32                  `protobuf:"varint,6,opt,name=t2_tokens,json=t2Tokens,proto3" json:"t2_tokens,omitempty"`                   // behind those
+	T3Tokens               int32                  `protobuf:"varint,7,opt,name=t3_tokens,json=t3Tokens,proto3" json:"t3_tokens,omitempty"`                   // behind those
+	SoonTokens             int32                  `protobuf:"varint,8,opt,name=soon_tokens,json=soonTokens,proto3" json:"soon_tokens,omitempty"`             // expected there because a like prompt was hinted a moment ago
+	ReusableTokens         int32                  `protobuf:"varint,9,opt,name=reusable_tokens,json=reusableTokens,proto3" json:"reusable_tokens,omitempty"` // need not be computed, as far as it pays
+	HeldBlocks             int32                  `protobuf:"varint,10,opt,name=held_blocks,json=heldBlocks,proto3" json:"held_blocks,omitempty"`
+	RunEnd                 RunEnd                 `protobuf:"varint,11,opt,name=run_end,json=runEnd,proto3,enum=inferencecache.v1alpha1.RunEnd" json:"run_end,omitempty"`
+	EndedAtUs              int64                  `protobuf:"varint,12,opt,name=ended_at_us,json=endedAtUs,proto3" json:"ended_at_us,omitempty"`
+	RunDetail              string                 `protobuf:"bytes,13,opt,name=run_detail,json=runDetail,proto3" json:"run_detail,omitempty"`
+	BelowFloor             bool                   `protobuf:"varint,14,opt,name=below_floor,json=belowFloor,proto3" json:"below_floor,omitempty"` // holds less than the policy's minimumMatchedTokens
+	BacklogMs              float64                `protobuf:"fixed64,15,opt,name=backlog_ms,json=backlogMs,proto3" json:"backlog_ms,omitempty"`
+	PrefillMs              float64                `protobuf:"fixed64,16,opt,name=prefill_ms,json=prefillMs,proto3" json:"prefill_ms,omitempty"`
+	MissMs                 float64                `protobuf:"fixed64,17,opt,name=miss_ms,json=missMs,proto3" json:"miss_ms,omitempty"`
+	LoadMs                 float64                `protobuf:"fixed64,18,opt,name=load_ms,json=loadMs,proto3" json:"load_ms,omitempty"`
+	PenaltyMs              float64                `protobuf:"fixed64,19,opt,name=penalty_ms,json=penaltyMs,proto3" json:"penalty_ms,omitempty"`
+	GainMs                 float64                `protobuf:"fixed64,20,opt,name=gain_ms,json=gainMs,proto3" json:"gain_ms,omitempty"`
+	FinishMs               float64                `protobuf:"fixed64,21,opt,name=finish_ms,json=finishMs,proto3" json:"finish_ms,omitempty"`
+	LoadKnown              bool                   `protobuf:"varint,22,opt,name=load_known,json=loadKnown,proto3" json:"load_known,omitempty"`
+	Late                   bool                   `protobuf:"varint,23,opt,name=late,proto3" json:"late,omitempty"`                            // would miss slo.ttft_ms
+	OverShare              bool                   `protobuf:"varint,24,opt,name=over_share,json=overShare,proto3" json:"over_share,omitempty"` // had more than its share of recent hints
+	Suspect                bool                   `protobuf:"varint,25,opt,name=suspect,proto3" json:"suspect,omitempty"`                      // silent for long, or it cannot see its engine
+	Quarantined            bool                   `protobuf:"varint,26,opt,name=quarantined,proto3" json:"quarantined,omitempty"`              // what it reports was found untrue: its blocks count for nothing
+	Excluded               bool                   `protobuf:"varint,27,opt,name=excluded,proto3" json:"excluded,omitempty"`                    // not a candidate: dead, asleep or unknown
+	ExcludedReason         string                 `protobuf:"bytes,28,opt,name=excluded_reason,json=excludedReason,proto3" json:"excluded_reason,omitempty"`
+	PrefillTokensPerSecond float64                `protobuf:"fixed64,29,opt,name=prefill_tokens_per_second,json=prefillTokensPerSecond,proto3" json:"prefill_tokens_per_second,omitempty"`
+	LoadAgeMs              int64                  `protobuf:"varint,30,opt,name=load_age_ms,json=loadAgeMs,proto3" json:"load_age_ms,omitempty"` // of its last load report; -1: none
+	Truth                  float64                `protobuf:"fixed64,31,opt,name=truth,proto3" json:"truth,omitempty"`                           // 0-1: share of the promised tokens that engines did find
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *Considered) Reset() {
+	*x = Considered{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Considered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Considered) ProtoMessage() {}
+
+func (x *Considered) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Considered.ProtoReflect.Descriptor instead.
+func (*Considered) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Considered) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *Considered) GetScore() float32 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *Considered) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
+}
+
+func (x *Considered) GetHeldTokens() int32 {
+	if x != nil {
+		return x.HeldTokens
+	}
+	return 0
+}
+
+func (x *Considered) GetT1Tokens() int32 {
+	if x != nil {
+		return x.T1Tokens
+	}
+	return 0
+}
+
+func (x *Considered) GetT2Tokens() int32 {
+	if x != nil {
+		return x.T2Tokens
+	}
+	return 0
+}
+
+func (x *Considered) GetT3Tokens() int32 {
+	if x != nil {
+		return x.T3Tokens
+	}
+	return 0
+}
+
+func (x *Considered) GetSoonTokens() int32 {
+	if x != nil {
+		return x.SoonTokens
+	}
+	return 0
+}
+
+func (x *Considered) GetReusableTokens() int32 {
+	if x != nil {
+		return x.ReusableTokens
+	}
+	return 0
+}
+
+func (x *Considered) GetHeldBlocks() int32 {
+	if x != nil {
+		return x.HeldBlocks
+	}
+	return 0
+}
+
+func (x *Considered) GetRunEnd() RunEnd {
+	if x != nil {
+		return x.RunEnd
+	}
+	return RunEnd_RUN_END_UNSPECIFIED
+}
+
+func (x *Considered) GetEndedAtUs() int64 {
+	if x != nil {
+		return x.EndedAtUs
+	}
+	return 0
+}
+
+func (x *Considered) GetRunDetail() string {
+	if x != nil {
+		return x.RunDetail
+	}
+	return ""
+}
+
+func (x *Considered) GetBelowFloor() bool {
+	if x != nil {
+		return x.BelowFloor
+	}
+	return false
+}
+
+func (x *Considered) GetBacklogMs() float64 {
+	if x != nil {
+		return x.BacklogMs
+	}
+	return 0
+}
+
+func (x *Considered) GetPrefillMs() float64 {
+	if x != nil {
+		return x.PrefillMs
+	}
+	return 0
+}
+
+func (x *Considered) GetMissMs() float64 {
+	if x != nil {
+		return x.MissMs
+	}
+	return 0
+}
+
+func (x *Considered) GetLoadMs() float64 {
+	if x != nil {
+		return x.LoadMs
+	}
+	return 0
+}
+
+func (x *Considered) GetPenaltyMs() float64 {
+	if x != nil {
+		return x.PenaltyMs
+	}
+	return 0
+}
+
+func (x *Considered) GetGainMs() float64 {
+	if x != nil {
+		return x.GainMs
+	}
+	return 0
+}
+
+func (x *Considered) GetFinishMs() float64 {
+	if x != nil {
+		return x.FinishMs
+	}
+	return 0
+}
+
+func (x *Considered) GetLoadKnown() bool {
+	if x != nil {
+		return x.LoadKnown
+	}
+	return false
+}
+
+func (x *Considered) GetLate() bool {
+	if x != nil {
+		return x.Late
+	}
+	return false
+}
+
+func (x *Considered) GetOverShare() bool {
+	if x != nil {
+		return x.OverShare
+	}
+	return false
+}
+
+func (x *Considered) GetSuspect() bool {
+	if x != nil {
+		return x.Suspect
+	}
+	return false
+}
+
+func (x *Considered) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
+}
+
+func (x *Considered) GetExcluded() bool {
+	if x != nil {
+		return x.Excluded
+	}
+	return false
+}
+
+func (x *Considered) GetExcludedReason() string {
+	if x != nil {
+		return x.ExcludedReason
+	}
+	return ""
+}
+
+func (x *Considered) GetPrefillTokensPerSecond() float64 {
+	if x != nil {
+		return x.PrefillTokensPerSecond
+	}
+	return 0
+}
+
+func (x *Considered) GetLoadAgeMs() int64 {
+	if x != nil {
+		return x.LoadAgeMs
+	}
+	return 0
+}
+
+func (x *Considered) GetTruth() float64 {
+	if x != nil {
+		return x.Truth
+	}
+	return 0
+}
+
+type Outcome struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`           // of the lookup
+	ReplicaId     string                 `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`           // that served it
+	CachedTokens  int32                  `protobuf:"varint,3,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"` // of the prompt, as the engine said
+	PromptTokens  int32                  `protobuf:"varint,4,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"` // 0: not said
+	OutputTokens  int32                  `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"` // 0: not said
+	TtftMs        float64                `protobuf:"fixed64,6,opt,name=ttft_ms,json=ttftMs,proto3" json:"ttft_ms,omitempty"`                  // measured; 0: not said
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Outcome) Reset() {
+	*x = Outcome{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Outcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Outcome) ProtoMessage() {}
+
+func (x *Outcome) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
+func (*Outcome) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Outcome) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Outcome) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *Outcome) GetCachedTokens() int32 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Outcome) GetPromptTokens() int32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *Outcome) GetOutputTokens() int32 {
+	if x != nil {
+		return x.OutputTokens
+	}
+	return 0
+}
+
+func (x *Outcome) GetTtftMs() float64 {
+	if x != nil {
+		return x.TtftMs
+	}
+	return 0
+}
+
+type OutcomeAck struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	Accepted             bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	ReasonCode           string                 `protobuf:"bytes,2,opt,name=reason_code,json=reasonCode,proto3" json:"reason_code,omitempty"` // OK | UNKNOWN_REQUEST | UNKNOWN_REPLICA | INVALID | ALREADY_REPORTED
+	ExpectedCachedTokens int32                  `protobuf:"varint,3,opt,name=expected_cached_tokens,json=expectedCachedTokens,proto3" json:"expected_cached_tokens,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *OutcomeAck) Reset() {
+	*x = OutcomeAck{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutcomeAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutcomeAck) ProtoMessage() {}
+
+func (x *OutcomeAck) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutcomeAck.ProtoReflect.Descriptor instead.
+func (*OutcomeAck) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *OutcomeAck) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *OutcomeAck) GetReasonCode() string {
+	if x != nil {
+		return x.ReasonCode
+	}
+	return ""
+}
+
+func (x *OutcomeAck) GetExpectedCachedTokens() int32 {
+	if x != nil {
+		return x.ExpectedCachedTokens
+	}
+	return 0
+}
+
+type GetGainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"` // empty: all
+	ModelId       string                 `protobuf:"bytes,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`    // empty: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGainRequest) Reset() {
+	*x = GetGainRequest{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGainRequest) ProtoMessage() {}
+
+func (x *GetGainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGainRequest.ProtoReflect.Descriptor instead.
+func (*GetGainRequest) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GetGainRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *GetGainRequest) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+type GetGainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gains         []*Gain                `protobuf:"bytes,1,rep,name=gains,proto3" json:"gains,omitempty"` // by tenant and model
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGainResponse) Reset() {
+	*x = GetGainResponse{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGainResponse) ProtoMessage() {}
+
+func (x *GetGainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGainResponse.ProtoReflect.Descriptor instead.
+func (*GetGainResponse) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetGainResponse) GetGains() []*Gain {
+	if x != nil {
+		return x.Gains
+	}
+	return nil
+}
+
+// Gain compares two ways of serving the same prompts. In shadow mode: the
+// replicas that the gateway chose against those that the hints would have
+// named. Else: the replicas that served against one drawn by lot.
+type Gain struct {
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	TenantId           string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	ModelId            string                 `protobuf:"bytes,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	Shadow             bool                   `protobuf:"varint,3,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	Lookups            int64                  `protobuf:"varint,4,opt,name=lookups,proto3" json:"lookups,omitempty"`
+	Outcomes           int64                  `protobuf:"varint,5,opt,name=outcomes,proto3" json:"outcomes,omitempty"`                                                // of these, those that can be compared
+	PromptTokens       int64                  `protobuf:"varint,6,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`                    // of the outcomes
+	CachedTokens       int64                  `protobuf:"varint,7,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`                    // that engines found
+	ComparedTokens     int64                  `protobuf:"varint,8,opt,name=compared_tokens,json=comparedTokens,proto3" json:"compared_tokens,omitempty"`              // shadow: that the hinted replicas were trusted to hold; else: that one drawn by lot held
+	SavedTokens        float64                `protobuf:"fixed64,9,opt,name=saved_tokens,json=savedTokens,proto3" json:"saved_tokens,omitempty"`                      // prefill not needed by routing by hints, all outcomes together
+	SavedTokensMargin  float64                `protobuf:"fixed64,10,opt,name=saved_tokens_margin,json=savedTokensMargin,proto3" json:"saved_tokens_margin,omitempty"` // half width of the 95 % interval
+	SavedSeconds       float64                `protobuf:"fixed64,11,opt,name=saved_seconds,json=savedSeconds,proto3" json:"saved_seconds,omitempty"`                  // of prefill
+	SavedSecondsMargin float64                `protobuf:"fixed64,12,opt,name=saved_seconds_margin,json=savedSecondsMargin,proto3" json:"saved_seconds_margin,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Gain) Reset() {
+	*x = Gain{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gain) ProtoMessage() {}
+
+func (x *Gain) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gain.ProtoReflect.Descriptor instead.
+func (*Gain) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Gain) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *Gain) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+func (x *Gain) GetShadow() bool {
+	if x != nil {
+		return x.Shadow
+	}
+	return false
+}
+
+func (x *Gain) GetLookups() int64 {
+	if x != nil {
+		return x.Lookups
+	}
+	return 0
+}
+
+func (x *Gain) GetOutcomes() int64 {
+	if x != nil {
+		return x.Outcomes
+	}
+	return 0
+}
+
+func (x *Gain) GetPromptTokens() int64 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *Gain) GetCachedTokens() int64 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Gain) GetComparedTokens() int64 {
+	if x != nil {
+		return x.ComparedTokens
+	}
+	return 0
+}
+
+func (x *Gain) GetSavedTokens() float64 {
+	if x != nil {
+		return x.SavedTokens
+	}
+	return 0
+}
+
+func (x *Gain) GetSavedTokensMargin() float64 {
+	if x != nil {
+		return x.SavedTokensMargin
+	}
+	return 0
+}
+
+func (x *Gain) GetSavedSeconds() float64 {
+	if x != nil {
+		return x.SavedSeconds
+	}
+	return 0
+}
+
+func (x *Gain) GetSavedSecondsMargin() float64 {
+	if x != nil {
+		return x.SavedSecondsMargin
+	}
+	return 0
+}
+
 var File_inferencecache_v1alpha1_inferencecache_proto protoreflect.FileDescriptor
 
 const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
@@ -1968,7 +2917,7 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x10tenant_namespace\x18\x03 \x01(\fR\x0ftenantNamespace\x12\x1f\n" +
 	"\vreason_code\x18\x04 \x01(\tR\n" +
 	"reasonCode\x12+\n" +
-	"\x11template_revision\x18\x05 \x01(\tR\x10templateRevision\"\xa3\x04\n" +
+	"\x11template_revision\x18\x05 \x01(\tR\x10templateRevision\"\xc3\x04\n" +
 	"\x12LookupRouteRequest\x12\x19\n" +
 	"\bmodel_id\x18\x01 \x01(\tR\amodelId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x1f\n" +
@@ -1990,14 +2939,16 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x11packed_block_size\x18\xea\a \x01(\x05R\x0fpackedBlockSize\x12\x14\n" +
 	"\x05top_k\x18\xeb\a \x01(\x05R\x04topK\x12\x1e\n" +
 	"\n" +
-	"self_check\x18\xec\a \x01(\bR\tselfCheck\"\xdb\x01\n" +
+	"self_check\x18\xec\a \x01(\bR\tselfCheck\x12\x1e\n" +
+	"\n" +
+	"request_id\x18\xed\a \x01(\tR\trequestId\"\xdb\x01\n" +
 	"\fReplicaScore\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x14\n" +
 	"\x05score\x18\x02 \x01(\x02R\x05score\x12%\n" +
 	"\x0ematched_tokens\x18\x03 \x01(\x05R\rmatchedTokens\x127\n" +
 	"\x18estimated_cache_hit_prob\x18\x04 \x01(\x02R\x15estimatedCacheHitProb\x126\n" +
-	"\x04tier\x18\x05 \x01(\x0e2\".inferencecache.v1alpha1.CacheTierR\x04tier\"\xec\x01\n" +
+	"\x04tier\x18\x05 \x01(\x0e2\".inferencecache.v1alpha1.CacheTierR\x04tier\"\x8c\x02\n" +
 	"\x13LookupRouteResponse\x12L\n" +
 	"\x0ereplica_scores\x18\x01 \x03(\v2%.inferencecache.v1alpha1.ReplicaScoreR\rreplicaScores\x12\x1f\n" +
 	"\vreason_code\x18\x02 \x01(\tR\n" +
@@ -2005,7 +2956,9 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x11lookup_latency_us\x18\x03 \x01(\x03R\x0flookupLatencyUs\x12\x1b\n" +
 	"\ttoken_ids\x18\x04 \x03(\rR\btokenIds\x12\x1d\n" +
 	"\n" +
-	"adapter_id\x18\x05 \x01(\tR\tadapterId\"\xc5\x01\n" +
+	"adapter_id\x18\x05 \x01(\tR\tadapterId\x12\x1e\n" +
+	"\n" +
+	"request_id\x18\xe9\a \x01(\tR\trequestId\"\xc5\x01\n" +
 	"\x14LookupPDRouteRequest\x12\x19\n" +
 	"\bmodel_id\x18\x01 \x01(\tR\amodelId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x1f\n" +
@@ -2147,7 +3100,111 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"reasonCode\x12\"\n" +
 	"\fserver_epoch\x18\xe9\a \x01(\x04R\vserverEpoch\x12\x1b\n" +
 	"\bsequence\x18\xea\a \x01(\x04R\bsequence\x12\x17\n" +
-	"\x06resync\x18\xeb\a \x01(\bR\x06resync*`\n" +
+	"\x06resync\x18\xeb\a \x01(\bR\x06resync\"t\n" +
+	"\x0eExplainRequest\x12C\n" +
+	"\x06lookup\x18\x01 \x01(\v2+.inferencecache.v1alpha1.LookupRouteRequestR\x06lookup\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"\x8e\x04\n" +
+	"\x0fExplainResponse\x12D\n" +
+	"\x06answer\x18\x01 \x01(\v2,.inferencecache.v1alpha1.LookupRouteResponseR\x06answer\x12\x18\n" +
+	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x1b\n" +
+	"\ttenant_id\x18\x03 \x01(\tR\btenantId\x12\x19\n" +
+	"\bmodel_id\x18\x04 \x01(\tR\amodelId\x12\x1f\n" +
+	"\vhash_scheme\x18\x05 \x01(\tR\n" +
+	"hashScheme\x12\x1d\n" +
+	"\n" +
+	"adapter_id\x18\x06 \x01(\tR\tadapterId\x12#\n" +
+	"\rprompt_tokens\x18\a \x01(\x05R\fpromptTokens\x12#\n" +
+	"\rprompt_blocks\x18\b \x01(\x05R\fpromptBlocks\x12\"\n" +
+	"\rdecided_at_us\x18\t \x01(\x03R\vdecidedAtUs\x12\x1d\n" +
+	"\n" +
+	"miss_price\x18\n" +
+	" \x01(\x01R\tmissPrice\x12C\n" +
+	"\n" +
+	"considered\x18\v \x03(\v2#.inferencecache.v1alpha1.ConsideredR\n" +
+	"considered\x12\x18\n" +
+	"\asummary\x18\f \x01(\tR\asummary\x12!\n" +
+	"\fwould_change\x18\r \x03(\tR\vwouldChange\x12\x14\n" +
+	"\x05error\x18\x0e \x01(\tR\x05error\"\xdd\a\n" +
+	"\n" +
+	"Considered\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x14\n" +
+	"\x05score\x18\x02 \x01(\x02R\x05score\x12\x14\n" +
+	"\x05named\x18\x03 \x01(\bR\x05named\x12\x1f\n" +
+	"\vheld_tokens\x18\x04 \x01(\x05R\n" +
+	"heldTokens\x12\x1b\n" +
+	"\tt1_tokens\x18\x05 \x01(\x05R\bt1Tokens\x12\x1b\n" +
+	"\tt2_tokens\x18\x06 \x01(\x05R\bt2Tokens\x12\x1b\n" +
+	"\tt3_tokens\x18\a \x01(\x05R\bt3Tokens\x12\x1f\n" +
+	"\vsoon_tokens\x18\b \x01(\x05R\n" +
+	"soonTokens\x12'\n" +
+	"\x0freusable_tokens\x18\t \x01(\x05R\x0ereusableTokens\x12\x1f\n" +
+	"\vheld_blocks\x18\n" +
+	" \x01(\x05R\n" +
+	"heldBlocks\x128\n" +
+	"\arun_end\x18\v \x01(\x0e2\x1f.inferencecache.v1alpha1.RunEndR\x06runEnd\x12\x1e\n" +
+	"\vended_at_us\x18\f \x01(\x03R\tendedAtUs\x12\x1d\n" +
+	"\n" +
+	"run_detail\x18\r \x01(\tR\trunDetail\x12\x1f\n" +
+	"\vbelow_floor\x18\x0e \x01(\bR\n" +
+	"belowFloor\x12\x1d\n" +
+	"\n" +
+	"backlog_ms\x18\x0f \x01(\x01R\tbacklogMs\x12\x1d\n" +
+	"\n" +
+	"prefill_ms\x18\x10 \x01(\x01R\tprefillMs\x12\x17\n" +
+	"\amiss_ms\x18\x11 \x01(\x01R\x06missMs\x12\x17\n" +
+	"\aload_ms\x18\x12 \x01(\x01R\x06loadMs\x12\x1d\n" +
+	"\n" +
+	"penalty_ms\x18\x13 \x01(\x01R\tpenaltyMs\x12\x17\n" +
+	"\again_ms\x18\x14 \x01(\x01R\x06gainMs\x12\x1b\n" +
+	"\tfinish_ms\x18\x15 \x01(\x01R\bfinishMs\x12\x1d\n" +
+	"\n" +
+	"load_known\x18\x16 \x01(\bR\tloadKnown\x12\x12\n" +
+	"\x04late\x18\x17 \x01(\bR\x04late\x12\x1d\n" +
+	"\n" +
+	"over_share\x18\x18 \x01(\bR\toverShare\x12\x18\n" +
+	"\asuspect\x18\x19 \x01(\bR\asuspect\x12 \n" +
+	"\vquarantined\x18\x1a \x01(\bR\vquarantined\x12\x1a\n" +
+	"\bexcluded\x18\x1b \x01(\bR\bexcluded\x12'\n" +
+	"\x0fexcluded_reason\x18\x1c \x01(\tR\x0eexcludedReason\x129\n" +
+	"\x19prefill_tokens_per_second\x18\x1d \x01(\x01R\x16prefillTokensPerSecond\x12\x1e\n" +
+	"\vload_age_ms\x18\x1e \x01(\x03R\tloadAgeMs\x12\x14\n" +
+	"\x05truth\x18\x1f \x01(\x01R\x05truth\"\xcf\x01\n" +
+	"\aOutcome\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\tR\treplicaId\x12#\n" +
+	"\rcached_tokens\x18\x03 \x01(\x05R\fcachedTokens\x12#\n" +
+	"\rprompt_tokens\x18\x04 \x01(\x05R\fpromptTokens\x12#\n" +
+	"\routput_tokens\x18\x05 \x01(\x05R\foutputTokens\x12\x17\n" +
+	"\attft_ms\x18\x06 \x01(\x01R\x06ttftMs\"\x7f\n" +
+	"\n" +
+	"OutcomeAck\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x1f\n" +
+	"\vreason_code\x18\x02 \x01(\tR\n" +
+	"reasonCode\x124\n" +
+	"\x16expected_cached_tokens\x18\x03 \x01(\x05R\x14expectedCachedTokens\"H\n" +
+	"\x0eGetGainRequest\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x19\n" +
+	"\bmodel_id\x18\x02 \x01(\tR\amodelId\"F\n" +
+	"\x0fGetGainResponse\x123\n" +
+	"\x05gains\x18\x01 \x03(\v2\x1d.inferencecache.v1alpha1.GainR\x05gains\"\xa9\x03\n" +
+	"\x04Gain\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x19\n" +
+	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12\x16\n" +
+	"\x06shadow\x18\x03 \x01(\bR\x06shadow\x12\x18\n" +
+	"\alookups\x18\x04 \x01(\x03R\alookups\x12\x1a\n" +
+	"\boutcomes\x18\x05 \x01(\x03R\boutcomes\x12#\n" +
+	"\rprompt_tokens\x18\x06 \x01(\x03R\fpromptTokens\x12#\n" +
+	"\rcached_tokens\x18\a \x01(\x03R\fcachedTokens\x12'\n" +
+	"\x0fcompared_tokens\x18\b \x01(\x03R\x0ecomparedTokens\x12!\n" +
+	"\fsaved_tokens\x18\t \x01(\x01R\vsavedTokens\x12.\n" +
+	"\x13saved_tokens_margin\x18\n" +
+	" \x01(\x01R\x11savedTokensMargin\x12#\n" +
+	"\rsaved_seconds\x18\v \x01(\x01R\fsavedSeconds\x120\n" +
+	"\x14saved_seconds_margin\x18\f \x01(\x01R\x12savedSecondsMargin*`\n" +
 	"\tCacheTier\x12\x1a\n" +
 	"\x16CACHE_TIER_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCACHE_TIER_T1\x10\x01\x12\x11\n" +
@@ -2159,7 +3216,17 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x14STREAM_BOOTSTRAPPING\x10\x02\x12\x10\n" +
 	"\fSTREAM_EXACT\x10\x03\x12\x13\n" +
 	"\x0fSTREAM_DEGRADED\x10\x04\x12\x10\n" +
-	"\fSTREAM_STALE\x10\x052\xab\a\n" +
+	"\fSTREAM_STALE\x10\x05*\xc5\x01\n" +
+	"\x06RunEnd\x12\x17\n" +
+	"\x13RUN_END_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fRUN_COMPLETE\x10\x01\x12\x14\n" +
+	"\x10RUN_NEVER_STORED\x10\x02\x12\x0f\n" +
+	"\vRUN_EVICTED\x10\x03\x12\x0f\n" +
+	"\vRUN_EXPIRED\x10\x04\x12\x0f\n" +
+	"\vRUN_CLEARED\x10\x05\x12\x14\n" +
+	"\x10RUN_REPLICA_DEAD\x10\x06\x12\x17\n" +
+	"\x13RUN_OTHER_PARTITION\x10\a\x12\x18\n" +
+	"\x14RUN_OTHER_BLOCK_SIZE\x10\b2\xbf\t\n" +
 	"\x0eInferenceCache\x12h\n" +
 	"\vLookupRoute\x12+.inferencecache.v1alpha1.LookupRouteRequest\x1a,.inferencecache.v1alpha1.LookupRouteResponse\x12]\n" +
 	"\x10ReportCacheState\x12).inferencecache.v1alpha1.CacheStateUpdate\x1a\x1c.inferencecache.v1alpha1.Ack(\x01\x12]\n" +
@@ -2169,7 +3236,10 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x0eRenderTemplate\x12..inferencecache.v1alpha1.RenderTemplateRequest\x1a/.inferencecache.v1alpha1.RenderTemplateResponse\x12n\n" +
 	"\rLookupPDRoute\x12-.inferencecache.v1alpha1.LookupPDRouteRequest\x1a..inferencecache.v1alpha1.LookupPDRouteResponse\x12h\n" +
 	"\x11StreamCacheEvents\x12,.inferencecache.v1alpha1.StreamEventsRequest\x1a#.inferencecache.v1alpha1.CacheEvent0\x01\x12a\n" +
-	"\rStreamMetrics\x12-.inferencecache.v1alpha1.StreamMetricsRequest\x1a\x1f.inferencecache.v1alpha1.Metric0\x01BWZUinferencecache.io/inferencecache/proto/inferencecache/v1alpha1;inferencecachev1alpha1b\x06proto3"
+	"\rStreamMetrics\x12-.inferencecache.v1alpha1.StreamMetricsRequest\x1a\x1f.inferencecache.v1alpha1.Metric0\x01\x12\\\n" +
+	"\aExplain\x12'.inferencecache.v1alpha1.ExplainRequest\x1a(.inferencecache.v1alpha1.ExplainResponse\x12V\n" +
+	"\rReportOutcome\x12 .inferencecache.v1alpha1.Outcome\x1a#.inferencecache.v1alpha1.OutcomeAck\x12\\\n" +
+	"\aGetGain\x12'.inferencecache.v1alpha1.GetGainRequest\x1a(.inferencecache.v1alpha1.GetGainResponseBWZUinferencecache.io/inferencecache/proto/inferencecache/v1alpha1;inferencecachev1alpha1b\x06proto3"
 
 var (
 	file_inferencecache_v1alpha1_inferencecache_proto_rawDescOnce sync.Once
@@ -2183,76 +3253,96 @@ func file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP() []byte {
 	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescData
 }
 
-var file_inferencecache_v1alpha1_inferencecache_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_inferencecache_v1alpha1_inferencecache_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_inferencecache_v1alpha1_inferencecache_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_inferencecache_v1alpha1_inferencecache_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_inferencecache_v1alpha1_inferencecache_proto_goTypes = []any{
 	(CacheTier)(0),                 // 0: inferencecache.v1alpha1.CacheTier
 	(StreamState)(0),               // 1: inferencecache.v1alpha1.StreamState
-	(CacheOperation_Kind)(0),       // 2: inferencecache.v1alpha1.CacheOperation.Kind
-	(CacheEvent_Type)(0),           // 3: inferencecache.v1alpha1.CacheEvent.Type
-	(*SLO)(nil),                    // 4: inferencecache.v1alpha1.SLO
-	(*RenderTemplateRequest)(nil),  // 5: inferencecache.v1alpha1.RenderTemplateRequest
-	(*RenderTemplateResponse)(nil), // 6: inferencecache.v1alpha1.RenderTemplateResponse
-	(*LookupRouteRequest)(nil),     // 7: inferencecache.v1alpha1.LookupRouteRequest
-	(*ReplicaScore)(nil),           // 8: inferencecache.v1alpha1.ReplicaScore
-	(*LookupRouteResponse)(nil),    // 9: inferencecache.v1alpha1.LookupRouteResponse
-	(*LookupPDRouteRequest)(nil),   // 10: inferencecache.v1alpha1.LookupPDRouteRequest
-	(*LookupPDRouteResponse)(nil),  // 11: inferencecache.v1alpha1.LookupPDRouteResponse
-	(*PrefixEntry)(nil),            // 12: inferencecache.v1alpha1.PrefixEntry
-	(*ReplicaStats)(nil),           // 13: inferencecache.v1alpha1.ReplicaStats
-	(*CacheOperation)(nil),         // 14: inferencecache.v1alpha1.CacheOperation
-	(*CacheStateUpdate)(nil),       // 15: inferencecache.v1alpha1.CacheStateUpdate
-	(*CacheSummary)(nil),           // 16: inferencecache.v1alpha1.CacheSummary
-	(*GetCacheStateRequest)(nil),   // 17: inferencecache.v1alpha1.GetCacheStateRequest
-	(*GetCacheStateResponse)(nil),  // 18: inferencecache.v1alpha1.GetCacheStateResponse
-	(*CacheEvent)(nil),             // 19: inferencecache.v1alpha1.CacheEvent
-	(*StreamEventsRequest)(nil),    // 20: inferencecache.v1alpha1.StreamEventsRequest
-	(*StreamMetricsRequest)(nil),   // 21: inferencecache.v1alpha1.StreamMetricsRequest
-	(*Metric)(nil),                 // 22: inferencecache.v1alpha1.Metric
-	(*Ack)(nil),                    // 23: inferencecache.v1alpha1.Ack
-	nil,                            // 24: inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
-	nil,                            // 25: inferencecache.v1alpha1.Metric.LabelsEntry
+	(RunEnd)(0),                    // 2: inferencecache.v1alpha1.RunEnd
+	(CacheOperation_Kind)(0),       // 3: inferencecache.v1alpha1.CacheOperation.Kind
+	(CacheEvent_Type)(0),           // 4: inferencecache.v1alpha1.CacheEvent.Type
+	(*SLO)(nil),                    // 5: inferencecache.v1alpha1.SLO
+	(*RenderTemplateRequest)(nil),  // 6: inferencecache.v1alpha1.RenderTemplateRequest
+	(*RenderTemplateResponse)(nil), // 7: inferencecache.v1alpha1.RenderTemplateResponse
+	(*LookupRouteRequest)(nil),     // 8: inferencecache.v1alpha1.LookupRouteRequest
+	(*ReplicaScore)(nil),           // 9: inferencecache.v1alpha1.ReplicaScore
+	(*LookupRouteResponse)(nil),    // 10: inferencecache.v1alpha1.LookupRouteResponse
+	(*LookupPDRouteRequest)(nil),   // 11: inferencecache.v1alpha1.LookupPDRouteRequest
+	(*LookupPDRouteResponse)(nil),  // 12: inferencecache.v1alpha1.LookupPDRouteResponse
+	(*PrefixEntry)(nil),            // 13: inferencecache.v1alpha1.PrefixEntry
+	(*ReplicaStats)(nil),           // 14: inferencecache.v1alpha1.ReplicaStats
+	(*CacheOperation)(nil),         // 15: inferencecache.v1alpha1.CacheOperation
+	(*CacheStateUpdate)(nil),       // 16: inferencecache.v1alpha1.CacheStateUpdate
+	(*CacheSummary)(nil),           // 17: inferencecache.v1alpha1.CacheSummary
+	(*GetCacheStateRequest)(nil),   // 18: inferencecache.v1alpha1.GetCacheStateRequest
+	(*GetCacheStateResponse)(nil),  // 19: inferencecache.v1alpha1.GetCacheStateResponse
+	(*CacheEvent)(nil),             // 20: inferencecache.v1alpha1.CacheEvent
+	(*StreamEventsRequest)(nil),    // 21: inferencecache.v1alpha1.StreamEventsRequest
+	(*StreamMetricsRequest)(nil),   // 22: inferencecache.v1alpha1.StreamMetricsRequest
+	(*Metric)(nil),                 // 23: inferencecache.v1alpha1.Metric
+	(*Ack)(nil),                    // 24: inferencecache.v1alpha1.Ack
+	(*ExplainRequest)(nil),         // 25: inferencecache.v1alpha1.ExplainRequest
+	(*ExplainResponse)(nil),        // 26: inferencecache.v1alpha1.ExplainResponse
+	(*Considered)(nil),             // 27: inferencecache.v1alpha1.Considered
+	(*Outcome)(nil),                // 28: inferencecache.v1alpha1.Outcome
+	(*OutcomeAck)(nil),             // 29: inferencecache.v1alpha1.OutcomeAck
+	(*GetGainRequest)(nil),         // 30: inferencecache.v1alpha1.GetGainRequest
+	(*GetGainResponse)(nil),        // 31: inferencecache.v1alpha1.GetGainResponse
+	(*Gain)(nil),                   // 32: inferencecache.v1alpha1.Gain
+	nil,                            // 33: inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
+	nil,                            // 34: inferencecache.v1alpha1.Metric.LabelsEntry
 }
 var file_inferencecache_v1alpha1_inferencecache_proto_depIdxs = []int32{
-	24, // 0: inferencecache.v1alpha1.RenderTemplateRequest.variables:type_name -> inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
-	4,  // 1: inferencecache.v1alpha1.LookupRouteRequest.slo:type_name -> inferencecache.v1alpha1.SLO
+	33, // 0: inferencecache.v1alpha1.RenderTemplateRequest.variables:type_name -> inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
+	5,  // 1: inferencecache.v1alpha1.LookupRouteRequest.slo:type_name -> inferencecache.v1alpha1.SLO
 	0,  // 2: inferencecache.v1alpha1.ReplicaScore.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	8,  // 3: inferencecache.v1alpha1.LookupRouteResponse.replica_scores:type_name -> inferencecache.v1alpha1.ReplicaScore
+	9,  // 3: inferencecache.v1alpha1.LookupRouteResponse.replica_scores:type_name -> inferencecache.v1alpha1.ReplicaScore
 	0,  // 4: inferencecache.v1alpha1.PrefixEntry.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	2,  // 5: inferencecache.v1alpha1.CacheOperation.kind:type_name -> inferencecache.v1alpha1.CacheOperation.Kind
+	3,  // 5: inferencecache.v1alpha1.CacheOperation.kind:type_name -> inferencecache.v1alpha1.CacheOperation.Kind
 	0,  // 6: inferencecache.v1alpha1.CacheOperation.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	12, // 7: inferencecache.v1alpha1.CacheStateUpdate.prefixes:type_name -> inferencecache.v1alpha1.PrefixEntry
-	13, // 8: inferencecache.v1alpha1.CacheStateUpdate.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
-	14, // 9: inferencecache.v1alpha1.CacheStateUpdate.operations:type_name -> inferencecache.v1alpha1.CacheOperation
+	13, // 7: inferencecache.v1alpha1.CacheStateUpdate.prefixes:type_name -> inferencecache.v1alpha1.PrefixEntry
+	14, // 8: inferencecache.v1alpha1.CacheStateUpdate.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
+	15, // 9: inferencecache.v1alpha1.CacheStateUpdate.operations:type_name -> inferencecache.v1alpha1.CacheOperation
 	1,  // 10: inferencecache.v1alpha1.CacheStateUpdate.stream_state:type_name -> inferencecache.v1alpha1.StreamState
-	13, // 11: inferencecache.v1alpha1.GetCacheStateResponse.replicas:type_name -> inferencecache.v1alpha1.ReplicaStats
-	16, // 12: inferencecache.v1alpha1.GetCacheStateResponse.summary:type_name -> inferencecache.v1alpha1.CacheSummary
-	3,  // 13: inferencecache.v1alpha1.CacheEvent.type:type_name -> inferencecache.v1alpha1.CacheEvent.Type
-	3,  // 14: inferencecache.v1alpha1.StreamEventsRequest.types:type_name -> inferencecache.v1alpha1.CacheEvent.Type
-	25, // 15: inferencecache.v1alpha1.Metric.labels:type_name -> inferencecache.v1alpha1.Metric.LabelsEntry
-	7,  // 16: inferencecache.v1alpha1.InferenceCache.LookupRoute:input_type -> inferencecache.v1alpha1.LookupRouteRequest
-	15, // 17: inferencecache.v1alpha1.InferenceCache.ReportCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
-	15, // 18: inferencecache.v1alpha1.InferenceCache.SyncCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
-	19, // 19: inferencecache.v1alpha1.InferenceCache.PublishEvent:input_type -> inferencecache.v1alpha1.CacheEvent
-	17, // 20: inferencecache.v1alpha1.InferenceCache.GetCacheState:input_type -> inferencecache.v1alpha1.GetCacheStateRequest
-	5,  // 21: inferencecache.v1alpha1.InferenceCache.RenderTemplate:input_type -> inferencecache.v1alpha1.RenderTemplateRequest
-	10, // 22: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:input_type -> inferencecache.v1alpha1.LookupPDRouteRequest
-	20, // 23: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:input_type -> inferencecache.v1alpha1.StreamEventsRequest
-	21, // 24: inferencecache.v1alpha1.InferenceCache.StreamMetrics:input_type -> inferencecache.v1alpha1.StreamMetricsRequest
-	9,  // 25: inferencecache.v1alpha1.InferenceCache.LookupRoute:output_type -> inferencecache.v1alpha1.LookupRouteResponse
-	23, // 26: inferencecache.v1alpha1.InferenceCache.ReportCacheState:output_type -> inferencecache.v1alpha1.Ack
-	23, // 27: inferencecache.v1alpha1.InferenceCache.SyncCacheState:output_type -> inferencecache.v1alpha1.Ack
-	23, // 28: inferencecache.v1alpha1.InferenceCache.PublishEvent:output_type -> inferencecache.v1alpha1.Ack
-	18, // 29: inferencecache.v1alpha1.InferenceCache.GetCacheState:output_type -> inferencecache.v1alpha1.GetCacheStateResponse
-	6,  // 30: inferencecache.v1alpha1.InferenceCache.RenderTemplate:output_type -> inferencecache.v1alpha1.RenderTemplateResponse
-	11, // 31: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:output_type -> inferencecache.v1alpha1.LookupPDRouteResponse
-	19, // 32: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:output_type -> inferencecache.v1alpha1.CacheEvent
-	22, // 33: inferencecache.v1alpha1.InferenceCache.StreamMetrics:output_type -> inferencecache.v1alpha1.Metric
-	25, // [25:34] is the sub-list for method output_type
-	16, // [16:25] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 11: inferencecache.v1alpha1.GetCacheStateResponse.replicas:type_name -> inferencecache.v1alpha1.ReplicaStats
+	17, // 12: inferencecache.v1alpha1.GetCacheStateResponse.summary:type_name -> inferencecache.v1alpha1.CacheSummary
+	4,  // 13: inferencecache.v1alpha1.CacheEvent.type:type_name -> inferencecache.v1alpha1.CacheEvent.Type
+	4,  // 14: inferencecache.v1alpha1.StreamEventsRequest.types:type_name -> inferencecache.v1alpha1.CacheEvent.Type
+	34, // 15: inferencecache.v1alpha1.Metric.labels:type_name -> inferencecache.v1alpha1.Metric.LabelsEntry
+	8,  // 16: inferencecache.v1alpha1.ExplainRequest.lookup:type_name -> inferencecache.v1alpha1.LookupRouteRequest
+	10, // 17: inferencecache.v1alpha1.ExplainResponse.answer:type_name -> inferencecache.v1alpha1.LookupRouteResponse
+	27, // 18: inferencecache.v1alpha1.ExplainResponse.considered:type_name -> inferencecache.v1alpha1.Considered
+	2,  // 19: inferencecache.v1alpha1.Considered.run_end:type_name -> inferencecache.v1alpha1.RunEnd
+	32, // 20: inferencecache.v1alpha1.GetGainResponse.gains:type_name -> inferencecache.v1alpha1.Gain
+	8,  // 21: inferencecache.v1alpha1.InferenceCache.LookupRoute:input_type -> inferencecache.v1alpha1.LookupRouteRequest
+	16, // 22: inferencecache.v1alpha1.InferenceCache.ReportCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
+	16, // 23: inferencecache.v1alpha1.InferenceCache.SyncCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
+	20, // 24: inferencecache.v1alpha1.InferenceCache.PublishEvent:input_type -> inferencecache.v1alpha1.CacheEvent
+	18, // 25: inferencecache.v1alpha1.InferenceCache.GetCacheState:input_type -> inferencecache.v1alpha1.GetCacheStateRequest
+	6,  // 26: inferencecache.v1alpha1.InferenceCache.RenderTemplate:input_type -> inferencecache.v1alpha1.RenderTemplateRequest
+	11, // 27: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:input_type -> inferencecache.v1alpha1.LookupPDRouteRequest
+	21, // 28: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:input_type -> inferencecache.v1alpha1.StreamEventsRequest
+	22, // 29: inferencecache.v1alpha1.InferenceCache.StreamMetrics:input_type -> inferencecache.v1alpha1.StreamMetricsRequest
+	25, // 30: inferencecache.v1alpha1.InferenceCache.Explain:input_type -> inferencecache.v1alpha1.ExplainRequest
+	28, // 31: inferencecache.v1alpha1.InferenceCache.ReportOutcome:input_type -> inferencecache.v1alpha1.Outcome
+	30, // 32: inferencecache.v1alpha1.InferenceCache.GetGain:input_type -> inferencecache.v1alpha1.GetGainRequest
+	10, // 33: inferencecache.v1alpha1.InferenceCache.LookupRoute:output_type -> inferencecache.v1alpha1.LookupRouteResponse
+	24, // 34: inferencecache.v1alpha1.InferenceCache.ReportCacheState:output_type -> inferencecache.v1alpha1.Ack
+	24, // 35: inferencecache.v1alpha1.InferenceCache.SyncCacheState:output_type -> inferencecache.v1alpha1.Ack
+	24, // 36: inferencecache.v1alpha1.InferenceCache.PublishEvent:output_type -> inferencecache.v1alpha1.Ack
+	19, // 37: inferencecache.v1alpha1.InferenceCache.GetCacheState:output_type -> inferencecache.v1alpha1.GetCacheStateResponse
+	7,  // 38: inferencecache.v1alpha1.InferenceCache.RenderTemplate:output_type -> inferencecache.v1alpha1.RenderTemplateResponse
+	12, // 39: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:output_type -> inferencecache.v1alpha1.LookupPDRouteResponse
+	20, // 40: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:output_type -> inferencecache.v1alpha1.CacheEvent
+	23, // 41: inferencecache.v1alpha1.InferenceCache.StreamMetrics:output_type -> inferencecache.v1alpha1.Metric
+	26, // 42: inferencecache.v1alpha1.InferenceCache.Explain:output_type -> inferencecache.v1alpha1.ExplainResponse
+	29, // 43: inferencecache.v1alpha1.InferenceCache.ReportOutcome:output_type -> inferencecache.v1alpha1.OutcomeAck
+	31, // 44: inferencecache.v1alpha1.InferenceCache.GetGain:output_type -> inferencecache.v1alpha1.GetGainResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_inferencecache_v1alpha1_inferencecache_proto_init() }
@@ -2266,8 +3356,8 @@ func file_inferencecache_v1alpha1_inferencecache_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_inferencecache_v1alpha1_inferencecache_proto_rawDesc), len(file_inferencecache_v1alpha1_inferencecache_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   22,
+			NumEnums:      5,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -69,6 +69,13 @@ const (
 	// InferenceCacheStreamMetricsProcedure is the fully-qualified name of the InferenceCache's
 	// StreamMetrics RPC.
 	InferenceCacheStreamMetricsProcedure = "/inferencecache.v1alpha1.InferenceCache/StreamMetrics"
+	// InferenceCacheExplainProcedure is the fully-qualified name of the InferenceCache's Explain RPC.
+	InferenceCacheExplainProcedure = "/inferencecache.v1alpha1.InferenceCache/Explain"
+	// InferenceCacheReportOutcomeProcedure is the fully-qualified name of the InferenceCache's
+	// ReportOutcome RPC.
+	InferenceCacheReportOutcomeProcedure = "/inferencecache.v1alpha1.InferenceCache/ReportOutcome"
+	// InferenceCacheGetGainProcedure is the fully-qualified name of the InferenceCache's GetGain RPC.
+	InferenceCacheGetGainProcedure = "/inferencecache.v1alpha1.InferenceCache/GetGain"
 )
 
 // InferenceCacheClient is a client for the inferencecache.v1alpha1.InferenceCache service.
@@ -94,6 +101,18 @@ type InferenceCacheClient interface {
 	StreamCacheEvents(context.Context, *v1alpha1.StreamEventsRequest) (*connect.ServerStreamForClient[v1alpha1.CacheEvent], error)
 	// StreamMetrics sends every metric of the server once, then every 10 s.
 	StreamMetrics(context.Context, *v1alpha1.StreamMetricsRequest) (*connect.ServerStreamForClient[v1alpha1.Metric], error)
+	// Explain says why LookupRoute would answer a request as it does, or why it
+	// did: every candidate with each term of its cost, where its run of blocks
+	// ended and why as far as known, and what would change the choice. It has no
+	// effect on later answers.
+	Explain(context.Context, *v1alpha1.ExplainRequest) (*v1alpha1.ExplainResponse, error)
+	// ReportOutcome tells what became of a prompt that was looked up: where it
+	// went and how much the engine found in its cache. The server checks what it
+	// believes of that replica by it.
+	ReportOutcome(context.Context, *v1alpha1.Outcome) (*v1alpha1.OutcomeAck, error)
+	// GetGain sums up, from the outcomes since the server started, what routing by
+	// hints saves, or in shadow mode would have saved.
+	GetGain(context.Context, *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error)
 }
 
 // NewInferenceCacheClient constructs a client for the inferencecache.v1alpha1.InferenceCache
@@ -161,6 +180,24 @@ func NewInferenceCacheClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(inferenceCacheMethods.ByName("StreamMetrics")),
 			connect.WithClientOptions(opts...),
 		),
+		explain: connect.NewClient[v1alpha1.ExplainRequest, v1alpha1.ExplainResponse](
+			httpClient,
+			baseURL+InferenceCacheExplainProcedure,
+			connect.WithSchema(inferenceCacheMethods.ByName("Explain")),
+			connect.WithClientOptions(opts...),
+		),
+		reportOutcome: connect.NewClient[v1alpha1.Outcome, v1alpha1.OutcomeAck](
+			httpClient,
+			baseURL+InferenceCacheReportOutcomeProcedure,
+			connect.WithSchema(inferenceCacheMethods.ByName("ReportOutcome")),
+			connect.WithClientOptions(opts...),
+		),
+		getGain: connect.NewClient[v1alpha1.GetGainRequest, v1alpha1.GetGainResponse](
+			httpClient,
+			baseURL+InferenceCacheGetGainProcedure,
+			connect.WithSchema(inferenceCacheMethods.ByName("GetGain")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -175,6 +212,9 @@ type inferenceCacheClient struct {
 	lookupPDRoute     *connect.Client[v1alpha1.LookupPDRouteRequest, v1alpha1.LookupPDRouteResponse]
 	streamCacheEvents *connect.Client[v1alpha1.StreamEventsRequest, v1alpha1.CacheEvent]
 	streamMetrics     *connect.Client[v1alpha1.StreamMetricsRequest, v1alpha1.Metric]
+	explain           *connect.Client[v1alpha1.ExplainRequest, v1alpha1.ExplainResponse]
+	reportOutcome     *connect.Client[v1alpha1.Outcome, v1alpha1.OutcomeAck]
+	getGain           *connect.Client[v1alpha1.GetGainRequest, v1alpha1.GetGainResponse]
 }
 
 // LookupRoute calls inferencecache.v1alpha1.InferenceCache.LookupRoute.
@@ -242,6 +282,33 @@ func (c *inferenceCacheClient) StreamMetrics(ctx context.Context, req *v1alpha1.
 	return c.streamMetrics.CallServerStream(ctx, connect.NewRequest(req))
 }
 
+// Explain calls inferencecache.v1alpha1.InferenceCache.Explain.
+func (c *inferenceCacheClient) Explain(ctx context.Context, req *v1alpha1.ExplainRequest) (*v1alpha1.ExplainResponse, error) {
+	response, err := c.explain.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ReportOutcome calls inferencecache.v1alpha1.InferenceCache.ReportOutcome.
+func (c *inferenceCacheClient) ReportOutcome(ctx context.Context, req *v1alpha1.Outcome) (*v1alpha1.OutcomeAck, error) {
+	response, err := c.reportOutcome.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetGain calls inferencecache.v1alpha1.InferenceCache.GetGain.
+func (c *inferenceCacheClient) GetGain(ctx context.Context, req *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error) {
+	response, err := c.getGain.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // InferenceCacheHandler is an implementation of the inferencecache.v1alpha1.InferenceCache service.
 type InferenceCacheHandler interface {
 	// LookupRoute ranks the replicas that should get a prompt. It fails open:
@@ -265,6 +332,18 @@ type InferenceCacheHandler interface {
 	StreamCacheEvents(context.Context, *v1alpha1.StreamEventsRequest, *connect.ServerStream[v1alpha1.CacheEvent]) error
 	// StreamMetrics sends every metric of the server once, then every 10 s.
 	StreamMetrics(context.Context, *v1alpha1.StreamMetricsRequest, *connect.ServerStream[v1alpha1.Metric]) error
+	// Explain says why LookupRoute would answer a request as it does, or why it
+	// did: every candidate with each term of its cost, where its run of blocks
+	// ended and why as far as known, and what would change the choice. It has no
+	// effect on later answers.
+	Explain(context.Context, *v1alpha1.ExplainRequest) (*v1alpha1.ExplainResponse, error)
+	// ReportOutcome tells what became of a prompt that was looked up: where it
+	// went and how much the engine found in its cache. The server checks what it
+	// believes of that replica by it.
+	ReportOutcome(context.Context, *v1alpha1.Outcome) (*v1alpha1.OutcomeAck, error)
+	// GetGain sums up, from the outcomes since the server started, what routing by
+	// hints saves, or in shadow mode would have saved.
+	GetGain(context.Context, *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error)
 }
 
 // NewInferenceCacheHandler builds an HTTP handler from the service implementation. It returns the
@@ -328,6 +407,24 @@ func NewInferenceCacheHandler(svc InferenceCacheHandler, opts ...connect.Handler
 		connect.WithSchema(inferenceCacheMethods.ByName("StreamMetrics")),
 		connect.WithHandlerOptions(opts...),
 	)
+	inferenceCacheExplainHandler := connect.NewUnaryHandlerSimple(
+		InferenceCacheExplainProcedure,
+		svc.Explain,
+		connect.WithSchema(inferenceCacheMethods.ByName("Explain")),
+		connect.WithHandlerOptions(opts...),
+	)
+	inferenceCacheReportOutcomeHandler := connect.NewUnaryHandlerSimple(
+		InferenceCacheReportOutcomeProcedure,
+		svc.ReportOutcome,
+		connect.WithSchema(inferenceCacheMethods.ByName("ReportOutcome")),
+		connect.WithHandlerOptions(opts...),
+	)
+	inferenceCacheGetGainHandler := connect.NewUnaryHandlerSimple(
+		InferenceCacheGetGainProcedure,
+		svc.GetGain,
+		connect.WithSchema(inferenceCacheMethods.ByName("GetGain")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/inferencecache.v1alpha1.InferenceCache/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case InferenceCacheLookupRouteProcedure:
@@ -348,6 +445,12 @@ func NewInferenceCacheHandler(svc InferenceCacheHandler, opts ...connect.Handler
 			inferenceCacheStreamCacheEventsHandler.ServeHTTP(w, r)
 		case InferenceCacheStreamMetricsProcedure:
 			inferenceCacheStreamMetricsHandler.ServeHTTP(w, r)
+		case InferenceCacheExplainProcedure:
+			inferenceCacheExplainHandler.ServeHTTP(w, r)
+		case InferenceCacheReportOutcomeProcedure:
+			inferenceCacheReportOutcomeHandler.ServeHTTP(w, r)
+		case InferenceCacheGetGainProcedure:
+			inferenceCacheGetGainHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -391,4 +494,16 @@ func (UnimplementedInferenceCacheHandler) StreamCacheEvents(context.Context, *v1
 
 func (UnimplementedInferenceCacheHandler) StreamMetrics(context.Context, *v1alpha1.StreamMetricsRequest, *connect.ServerStream[v1alpha1.Metric]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.StreamMetrics is not implemented"))
+}
+
+func (UnimplementedInferenceCacheHandler) Explain(context.Context, *v1alpha1.ExplainRequest) (*v1alpha1.ExplainResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.Explain is not implemented"))
+}
+
+func (UnimplementedInferenceCacheHandler) ReportOutcome(context.Context, *v1alpha1.Outcome) (*v1alpha1.OutcomeAck, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.ReportOutcome is not implemented"))
+}
+
+func (UnimplementedInferenceCacheHandler) GetGain(context.Context, *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.GetGain is not implemented"))
 }
