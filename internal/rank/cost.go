@@ -7,15 +7,15 @@ import "cmp"
 //
 //	finish = backlog + prefill + miss + load time + penalty - gain
 //	prefill = (prompt - reusable) / prefill rate
-//	miss   = u x prefill + (1 - u) x under way / prefill rate
+//	miss   = u x prefill + max(0, Copy x copies - u) x under way / prefill rate
 //	u      = min(1, mean backlog / Horizon)
 //	gain   = asked x Spread x max(0, mean backlog of those that hold more - backlog) / (their number + 1)
 //
 // A miss keeps the next prompts waiting, so its price rises with the load of
 // the fleet; on an idle fleet finish is what is expected and nothing else. What
-// another replica has under way already, because its like was hinted there a
-// moment ago, costs twice whatever the load: so a burst of one cold prompt is
-// computed where it began, and elsewhere only when waiting costs more than that.
+// others have under way already, because its like was hinted there a moment ago,
+// has a price whatever the load, and a higher one with each copy: so a burst of
+// one cold prompt is computed where it began, and elsewhere when that pays.
 //
 // But what is computed stays: if many prompts ask for what a replica lacks, and
 // the replicas that hold it are the busy ones, the prompts of the next Spread
@@ -26,6 +26,7 @@ type Cost struct {
 	Spread  float64 // seconds in which a further copy has to pay
 	Rate    float64 // prompt tokens a second, where nothing is known of any replica
 	Penalty float64 // seconds, of a replica that has been silent for too long
+	Copy    float64 // price of a miss with one copy under way; with n of them n times that, up to 1
 	Bound   float64 // without loads: how far recent hints to a replica may exceed the mean
 	// LoadRate is how many tokens a second come from T2 and T3; 0: as good as absent.
 	LoadRate [2]float64
@@ -33,7 +34,7 @@ type Cost struct {
 
 // CostDefaults suit a GPU of today and a model of some tens of billions.
 func CostDefaults() Cost {
-	return Cost{Horizon: 2, Spread: 30, Rate: 8000, Penalty: 5, Bound: 1.25, LoadRate: [2]float64{40_000, 20_000}}
+	return Cost{Horizon: 2, Spread: 30, Rate: 8000, Penalty: 5, Copy: 1.0 / 3, Bound: 1.25, LoadRate: [2]float64{40_000, 20_000}}
 }
 
 // Candidate is a live replica, whether it holds anything or not.
@@ -93,8 +94,10 @@ type Fleet struct {
 	// will soon: then lots decide, within Cost.Bound.
 	Blind bool
 
-	held, soon int32   // most tokens of any replica
-	bound      float64 // most recent hints
+	Held   int32   // most tokens of any replica
+	soon   int32   // and with those expected soon
+	copies int     // replicas that will soon hold more than any does
+	bound  float64 // most recent hints
 }
 
 // Scratch is the memory of a ranking; the zero value is ready. It serves one
@@ -116,8 +119,13 @@ func (c Cost) Rank(s *Scratch, candidates []Candidate, q Query) ([]Ranked, Fleet
 	for i := range candidates {
 		s.ranked = append(s.ranked, Ranked{Candidate: candidates[i]})
 		c.hold(&s.ranked[i], f, q)
-		f.held = max(f.held, s.ranked[i].Held)
+		f.Held = max(f.Held, s.ranked[i].Held)
 		f.soon = max(f.soon, s.ranked[i].Reusable)
+	}
+	for i := range s.ranked {
+		if s.ranked[i].Reusable > f.Held {
+			f.copies++
+		}
 	}
 	f.Blind = !f.Loaded && f.soon == 0
 	for i := range s.ranked {
@@ -153,8 +161,8 @@ func (c Cost) price(r *Ranked, f Fleet, q Query) {
 	rate := cmp.Or(r.Rate, f.Rate)
 	r.Terms.Backlog = r.backlog(f)
 	r.Prefill = float64(max(0, q.Prompt-r.Reusable)) / rate
-	underWay := float64(max(0, f.soon-max(r.Reusable, f.held))) / rate
-	r.Miss = f.U*r.Prefill + (1-f.U)*underWay
+	underWay := float64(max(0, f.soon-max(r.Reusable, f.Held))) / rate
+	r.Miss = f.U*r.Prefill + max(0, min(1, c.Copy*float64(f.copies))-f.U)*underWay
 	if r.Suspect {
 		r.Penalty = c.Penalty
 	}

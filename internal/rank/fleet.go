@@ -80,7 +80,7 @@ func nth(values []float64, n int) float64 {
 // gain takes from each candidate's finish what others save by it. It looks at
 // what is held, not at what is expected: copies under way are enough.
 func (c Cost) gain(s *Scratch, f Fleet) {
-	if f.held == 0 || c.Spread <= 0 {
+	if f.Held == 0 || c.Spread <= 0 {
 		return
 	}
 	// Those that hold something by how much, most first; the others after them.
@@ -115,7 +115,7 @@ func (c Cost) spare(r *Ranked, f Fleet, holders int, waits float64) {
 		return
 	}
 	spared := max(0, waits/float64(holders)-r.Terms.Backlog) / float64(holders+1)
-	others := float64(f.held-r.Held) / cmp.Or(r.Rate, f.Rate)
+	others := float64(f.Held-r.Held) / cmp.Or(r.Rate, f.Rate)
 	r.Gain = min(r.Asked*c.Spread*spared, others)
 	r.Finish -= r.Gain
 	r.Value -= r.Gain
@@ -193,6 +193,9 @@ func better(a, b *Ranked, f Fleet) int {
 		return cmp.Compare(a.Value, b.Value)
 	} else if a.Finish != b.Finish {
 		return cmp.Compare(a.Finish, b.Finish)
+	}
+	if a.Held != b.Held { // rather known than expected
+		return cmp.Compare(b.Held, a.Held)
 	}
 	if a.Lot != b.Lot {
 		return cmp.Compare(b.Lot, a.Lot)

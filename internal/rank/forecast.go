@@ -52,7 +52,9 @@ func depths(blocks int, visit func(depth int)) {
 	}
 }
 
-// Sent notes that a prompt goes to a replica, at a time in seconds.
+// Sent notes that a prompt goes to a replica, at a time in seconds. A prefix is
+// believed in from the first time on: sending more of its like there proves
+// nothing, so that a forecast that no event confirms ends in time.
 func (f *Forecast) Sent(now float64, salt uint64, keys []kv.Hash, replica uint32) {
 	depths(len(keys), func(depth int) {
 		key := keys[depth-1] ^ kv.Hash(salt)
@@ -63,6 +65,9 @@ func (f *Forecast) Sent(now float64, salt uint64, keys []kv.Hash, replica uint32
 		oldest := 0
 		for i := range e.at {
 			if e.replicas[i] == replica+1 {
+				if now-e.at[i] < f.life {
+					return
+				}
 				oldest = i
 				break
 			}

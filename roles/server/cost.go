@@ -157,7 +157,7 @@ func (l *lookup) reason() string {
 		return prefixMatch
 	case l.fleet.Blind, top.Reusable > top.Held, len(l.ranked) == 1 && len(l.candidates) == 1:
 		return affinityHint
-	case len(l.ranked) > 1 && l.ranked[1].Finish == top.Finish:
+	case l.fleet.Held == top.Held && len(l.ranked) > 1 && l.ranked[1].Finish == top.Finish:
 		return affinityHint // the lot decided
 	}
 	return loadHint
