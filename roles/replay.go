@@ -26,6 +26,8 @@ type replaying struct {
 	replicas []int
 	caches   []int
 	sizes    []int
+	tenant   string // of a journal
+	model    string
 	output   string
 	plot     string
 }
@@ -41,6 +43,8 @@ func (q *replaying) flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&q.fleet.ReportEvery, "report-every", d.ReportEvery, "time between two load reports of a replica (0: its load is always known)")
 	fs.DurationVar(&q.fleet.EventLag, "event-lag", d.EventLag, "time until a change of a cache is known (0: at once)")
 	fs.Uint64Var(&q.fleet.Seed, "seed", d.Seed, "seed for ties")
+	fs.StringVar(&q.tenant, "tenant", "", "play only this tenant's requests of a journal")
+	fs.StringVar(&q.model, "model", "", "play only this model's requests of a journal")
 	fs.StringVarP(&q.output, "output", "o", "text", "text or json")
 	fs.StringVar(&q.plot, "plot", "", "file to draw the result into, as SVG")
 }
@@ -76,21 +80,22 @@ func newReplay() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay TRACE",
 		Short: "Play a trace to a simulated fleet and compare ways of routing",
-		Long: `Play a trace of requests with block ids (Mooncake or Bailian, JSON lines) to a
-simulated fleet, routed by the real index and ranking ("cost", "compat") or as
+		Long: `Play a trace of requests with block ids (Mooncake or Bailian, JSON lines, or the
+journal of a server) to a simulated fleet, routed by the real index and ranking ("cost", "compat") or as
 others do, and say how long prompts wait for their first token and how much of
 them was cached. A replica prefills one prompt at a time; its cache is an LRU of
 whole blocks. "thresholds" and "block-cost" are models of published designs.`,
 		Example: `  inferencecache replay conversation_trace.jsonl
   inferencecache replay --report-every 10s --event-lag 2s conversation_trace.jsonl
   inferencecache replay --replicas 8,12,16 --cache 2000,8000 --policy cost -o json trace.jsonl
-  inferencecache replay --plot waits.svg trace.jsonl`,
+  inferencecache replay --plot waits.svg trace.jsonl
+  inferencecache replay --tenant acme --cache 60000 server.journal`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := q.validate(); err != nil {
 				return usage(err)
 			}
-			lines, tokens, err := readTrace(args[0])
+			lines, tokens, err := q.read(cmd.ErrOrStderr(), args[0])
 			if err != nil {
 				return err
 			}
@@ -100,6 +105,25 @@ whole blocks. "thresholds" and "block-cost" are models of published designs.`,
 	}
 	q.flags(cmd.Flags())
 	return cmd
+}
+
+// read reads a trace or a journal whole and says how many tokens its blocks
+// have.
+func (q *replaying) read(notes io.Writer, name string) (lines []trace.Request, blockTokens int, err error) {
+	isJournal, err := beginsAsJournal(name)
+	switch {
+	case err != nil:
+		return nil, 0, usage(err)
+	case isJournal:
+		t, err := readJournal(notes, name, q.tenant, q.model)
+		if err != nil {
+			return nil, 0, usage(fmt.Errorf("read %s: %w", name, err))
+		}
+		return t.Requests, t.BlockTokens, nil
+	case q.tenant != "" || q.model != "":
+		return nil, 0, usage(fmt.Errorf("--tenant and --model choose from a journal, and %s is none", name))
+	}
+	return readTrace(name)
 }
 
 // readTrace reads a trace whole and says how many tokens its blocks have.

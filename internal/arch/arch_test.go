@@ -51,7 +51,7 @@ var plan = map[string]room{
 
 	"roles": {roles,
 		[]string{"bench", "bridge", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
-			"internal/engine/trtllm", "internal/engine/vllm", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/replay", "roles/server", "subscriber"},
+			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/replay", "roles/server", "subscriber"},
 		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
 
 	"roles/server": {stations,
@@ -74,6 +74,7 @@ var plan = map[string]room{
 	"internal/engine/trtllm":    {tools, []string{"internal/engine", "internal/engine/vllm"}, nil},
 	"internal/engine/vllm":      {tools, []string{"internal/engine"}, nil},
 	"internal/fingerprint":      {tools, []string{"internal/kv"}, []string{xxh3}},
+	"internal/journal":          {tools, []string{"internal/kv", "internal/trace"}, []string{pflagLib}},
 	"internal/life":             {tools, nil, nil},
 	"internal/memhttp":          {tools, nil, nil},
 	"internal/obs":              {tools, nil, []string{metricsLib}},
