@@ -89,7 +89,7 @@ whole blocks. "thresholds" and "block-cost" are models of published designs.`,
   inferencecache replay --report-every 10s --event-lag 2s conversation_trace.jsonl
   inferencecache replay --replicas 8,12,16 --cache 2000,8000 --policy cost -o json trace.jsonl
   inferencecache replay --plot waits.svg trace.jsonl
-  inferencecache replay --tenant acme --cache 60000 server.journal`,
+  inferencecache replay --tenant acme --cache 64000 server.journal`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := q.validate(); err != nil {

@@ -20,24 +20,22 @@ type Files struct {
 // OpenFiles opens the journal of a path as given to Open. A copy of a single
 // file is a journal too. A server may be writing it.
 func OpenFiles(path string) (*Files, error) {
-	for {
-		newer, err := os.Open(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		older, olderErr := os.Open(older(path))
-		f := &Files{}
-		f.keep(older, olderErr)
-		f.keep(newer, err)
-		if older != nil && newer != nil && same(older, newer) {
-			f.Close() // it became the older one in between
-			continue
-		}
-		if len(f.open) == 0 {
-			return nil, err
-		}
-		return f, nil
+	newer, err := os.Open(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
+	before, beforeErr := os.Open(older(path))
+	if err == nil && beforeErr == nil && same(before, newer) { // it became the older one in between
+		newer.Close()
+		newer, err = os.Open(path)
+	}
+	f := &Files{}
+	f.keep(before, beforeErr)
+	f.keep(newer, err)
+	if len(f.open) == 0 {
+		return nil, err
+	}
+	return f, nil
 }
 
 // older is where the file goes that is full.

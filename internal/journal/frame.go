@@ -40,7 +40,7 @@ var errVersion = errors.New("a journal of version")
 // and *Damage if it is cut off within its head; with another error it is no
 // journal that can be read here.
 func openFrames(r io.Reader) (*frames, error) {
-	f := &frames{in: bufio.NewReaderSize(r, 1<<16)}
+	f := &frames{in: bufio.NewReaderSize(r, 1<<14)}
 	var head [len(magic) + 1]byte
 	n, err := io.ReadFull(f.in, head[:])
 	switch cut := err == io.ErrUnexpectedEOF; {

@@ -157,7 +157,7 @@ func FuzzReader(f *testing.F) {
 			return
 		}
 		var records []Record
-		for {
+		for keys := 0; keys < 1<<14; keys += len(r.entry.keys) {
 			next, err := r.Read()
 			if err != nil {
 				break

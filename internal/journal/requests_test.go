@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -140,8 +141,8 @@ func TestPublicTraceComesBackFromAJournal(t *testing.T) {
 			line.Blocks[j] = trace.Spread(id * 64)
 		}
 		line.At -= lines[0].At
-		if diff := cmp.Diff(line, got.Requests[i]); diff != "" {
-			t.Fatalf("request %d (-want +got):\n%s", i, diff)
+		if !reflect.DeepEqual(line, got.Requests[i]) {
+			t.Fatalf("request %d (-want +got):\n%s", i, cmp.Diff(line, got.Requests[i]))
 		}
 	}
 }
