@@ -37,7 +37,7 @@
 //	                 nodes ago the node was numbered, from 0
 //	          how 2: the same, the node first
 //
-// Prompts share prefixes, so most of a chain is one run of kind 1. Nodes older
+// Prompts share prefixes, so most of a chain is one run of how 1. Nodes older
 // than the window are forgotten by writer and reader alike. A start forgets
 // everything: a file begins with one, and a server that is started again goes
 // on in the file with another, after cutting off a last frame that is not whole.
