@@ -16,7 +16,6 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/protobuf/encoding/protojson"
 
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
@@ -29,10 +28,19 @@ type question struct {
 	blockSize, topK, ttftMs                int32
 	output                                 string
 	timeout                                time.Duration
+	id                                     string
+	explain                                bool
+}
+
+// connection registers the flags of every question.
+func (q *question) connection(fs *pflag.FlagSet) {
+	fs.StringVar(&q.server, "server", "http://127.0.0.1:9090", "server to ask")
+	fs.StringVarP(&q.output, "output", "o", "text", "text or json (the response as protobuf JSON)")
+	fs.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest wait for the answer")
 }
 
 func (q *question) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&q.server, "server", "http://127.0.0.1:9090", "server to ask")
+	q.connection(fs)
 	fs.StringVar(&q.tenant, "tenant", "", "tenant (required)")
 	fs.StringVar(&q.model, "model", "", "model (required)")
 	fs.StringVar(&q.scheme, "scheme", "vllm", "hash scheme")
@@ -42,10 +50,8 @@ func (q *question) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&q.tokensFile, "tokens-file", "", "file of token ids, separated by commas or white space (- for standard input)")
 	fs.StringVar(&q.hashes, "hashes", "", "the prompt as block hashes in hex: ea06fc71a5ee6e88,ad01835a37dd294c")
 	fs.Int32Var(&q.blockSize, "block-size", 16, "tokens a block, with --hashes")
-	fs.Int32Var(&q.topK, "top-k", 0, "show at most this many replicas (0: all)")
+	fs.Int32Var(&q.topK, "top-k", 0, "at most this many replicas (0: as the policy says)")
 	fs.Int32Var(&q.ttftMs, "ttft-ms", 0, "wanted time to first token (0: not said)")
-	fs.StringVarP(&q.output, "output", "o", "text", "text or json (the response as protobuf JSON)")
-	fs.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest wait for the answer")
 }
 
 // newLookup is `inferencecache lookup`.
@@ -64,25 +70,46 @@ func newLookup() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), q.timeout)
 			defer cancel()
-			client := inferencecachev1alpha1connect.NewInferenceCacheClient(http.DefaultClient, strings.TrimSuffix(q.server, "/"))
+			client := q.client()
 			asked := time.Now()
 			answer, err := client.LookupRoute(ctx, request)
 			if err != nil {
 				return fmt.Errorf("ask %s: %w", q.server, explainCall(err))
 			}
+			took := time.Since(asked)
 			if q.output == "json" {
-				text, err := protojson.MarshalOptions{Multiline: true}.Marshal(answer)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", text)
+				return writeProto(cmd.OutOrStdout(), answer)
+			}
+			if err := writeAnswer(cmd.OutOrStdout(), answer, took); err != nil || !q.explain {
 				return err
 			}
-			return writeAnswer(cmd.OutOrStdout(), answer, time.Since(asked))
+			why, err := client.Explain(ctx, &pb.ExplainRequest{Lookup: request})
+			if err != nil {
+				return fmt.Errorf("ask %s: %w", q.server, explainCall(err))
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "\nAsked again, now:")
+			return writeExplanation(cmd.OutOrStdout(), why)
 		},
 	}
 	q.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&q.explain, "explain", false, "say why, too")
+	cmd.Flags().StringVar(&q.id, "request", "", "a request id of your own (empty: the server draws one)")
 	return cmd
+}
+
+func (q *question) client() inferencecachev1alpha1connect.InferenceCacheClient {
+	return inferencecachev1alpha1connect.NewInferenceCacheClient(http.DefaultClient, strings.TrimSuffix(q.server, "/"))
+}
+
+// check completes and checks what every question has.
+func (q *question) check() error {
+	if q.output != "text" && q.output != "json" {
+		return fmt.Errorf("--output %q: want text or json", q.output)
+	}
+	if !strings.HasPrefix(q.server, "http://") && !strings.HasPrefix(q.server, "https://") {
+		q.server = "http://" + q.server
+	}
+	return nil
 }
 
 // explainCall adds what to do to the errors that people meet first.
@@ -94,17 +121,14 @@ func explainCall(err error) error {
 }
 
 func (q *question) request(stdin io.Reader) (*pb.LookupRouteRequest, error) {
-	if q.output != "text" && q.output != "json" {
-		return nil, fmt.Errorf("--output %q: want text or json", q.output)
-	}
-	if !strings.HasPrefix(q.server, "http://") && !strings.HasPrefix(q.server, "https://") {
-		q.server = "http://" + q.server
+	if err := q.check(); err != nil {
+		return nil, err
 	}
 	if q.tenant == "" || q.model == "" {
 		return nil, errors.New("--tenant and --model are required")
 	}
 	r := &pb.LookupRouteRequest{
-		TenantId: q.tenant, ModelId: q.model, HashScheme: q.scheme, AdapterId: q.adapter, TopK: q.topK,
+		TenantId: q.tenant, ModelId: q.model, HashScheme: q.scheme, AdapterId: q.adapter, TopK: q.topK, RequestId: q.id,
 	}
 	if q.ttftMs > 0 {
 		r.Slo = &pb.SLO{TtftMs: q.ttftMs}
@@ -169,6 +193,8 @@ func parseTokens(text string) ([]uint32, error) {
 // meaning says in words what a reason code means and what to do.
 var meaning = map[string]string{
 	"PREFIX_MATCH":          "replicas that hold the start of this prompt",
+	"LOAD_HINT":             "chosen for its load, though another replica may hold more of the prompt",
+	"SHADOW":                "the policy is in shadow mode: ranked and recorded, but nobody is named (see: inferencecache gain)",
 	"TENANT_HOT":            "nobody holds this prefix; replicas whose caches serve the tenant well",
 	"AFFINITY_HINT":         "no useful match; equal prompts are sent to the same replica",
 	"NO_HINT":               "nothing to say: route as without hints (the prompt is shorter than a block, nothing was reported yet, or --text found no engine of the model to tokenize it)",
@@ -194,6 +220,9 @@ func writeAnswer(w io.Writer, answer *pb.LookupRouteResponse, took time.Duration
 		if err := table.Flush(); err != nil {
 			return err
 		}
+	}
+	if id := answer.GetRequestId(); id != "" {
+		fmt.Fprintf(w, "\nrequest %s (see: inferencecache explain --request %[1]s)", id)
 	}
 	_, err := fmt.Fprintf(w, "\n%d us in the server, %d us in all\n", answer.GetLookupLatencyUs(), took.Microseconds())
 	return err

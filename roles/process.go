@@ -15,6 +15,7 @@ import (
 	"inferencecache.io/inferencecache/bridge"
 	"inferencecache.io/inferencecache/internal/auth"
 	"inferencecache.io/inferencecache/internal/auth/tokenreview"
+	"inferencecache.io/inferencecache/internal/journal"
 	"inferencecache.io/inferencecache/internal/life"
 	"inferencecache.io/inferencecache/internal/obs"
 	"inferencecache.io/inferencecache/roles/server"
@@ -89,6 +90,9 @@ func (p *process) run(ctx context.Context) error {
 // addServer builds the server with its data and control listeners.
 func (p *process) addServer(ctx context.Context) (*server.Server, error) {
 	s := server.New(p.server, p.log, p.set)
+	if err := p.addJournal(s); err != nil {
+		return nil, err
+	}
 	s.Mount(p.mux)
 	var tlsConfig, controlTLS *tls.Config
 	if p.server.TLSCertFile != "" {
@@ -122,6 +126,28 @@ func (p *process) addServer(ctx context.Context) (*server.Server, error) {
 		"grpc_tls", tlsConfig != nil, "http_addr", data.addresses(), "snapshot_addr", controlDoors.addresses(),
 		"index_memory", p.server.MemoryBytes)
 	return s, nil
+}
+
+// addJournal lets the server keep a journal if one is wanted.
+func (p *process) addJournal(s *server.Server) error {
+	config := p.server.Journal
+	if config.Path == "" {
+		return nil
+	}
+	j, err := journal.Open(config.Path, config.MaxBytes)
+	if err != nil {
+		return err
+	}
+	j.Changed = func(err error) {
+		if err != nil {
+			p.log.Warn("journal cannot be written; records are lost until it can", "file", config.Path, "err", err)
+			return
+		}
+		p.log.Info("journal is written again", "file", config.Path)
+	}
+	s.Keep(j)
+	p.add(life.State, "journal", j.Run)
+	return nil
 }
 
 // guards authenticate the control paths, each with its own audience, cache and

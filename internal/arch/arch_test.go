@@ -55,7 +55,7 @@ var plan = map[string]room{
 		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
 
 	"roles/server": {stations,
-		[]string{"index", "internal/fingerprint", "internal/kv", "internal/obs", "internal/policy", "internal/rank", "internal/status", contract, rpc},
+		[]string{"index", "internal/fingerprint", "internal/journal", "internal/kv", "internal/obs", "internal/policy", "internal/rank", "internal/status", contract, rpc},
 		[]string{connectLib, "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", metricsLib, pflagLib}},
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},

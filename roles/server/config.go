@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"inferencecache.io/inferencecache/internal/fingerprint"
+	"inferencecache.io/inferencecache/internal/journal"
 	"inferencecache.io/inferencecache/internal/policy"
 	"inferencecache.io/inferencecache/internal/rank"
 )
@@ -30,6 +31,7 @@ type Config struct {
 	ReplicaSuspectAfter time.Duration
 	MaxModelLabels      int // model names that metrics show by name
 	Decisions           int // latest answers to remember
+	Journal             journal.Config
 
 	Policy policy.Policy // of a tenant without a policy
 	Rank   rank.Compat   // profile Compat
@@ -68,6 +70,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ReplicaDeadAfter, "replica-dead-after", 90*time.Second, "silence after which a replica that promised heartbeats is dead (at least three heartbeats)")
 	fs.DurationVar(&c.ReplicaSuspectAfter, "replica-suspect-after", 30*time.Second, "silence after which a replica is avoided (at least three heartbeats)")
 	fs.IntVar(&c.Decisions, "decisions", 1024, "latest answers to remember, for explain and for outcomes")
+	c.Journal.Flags(fs)
 	fs.IntVar(&c.MaxModelLabels, "max-model-labels", 1_000, "models that metrics name; later ones count as _other")
 
 	fs.DurationVar(&c.Policy.TTL, "eviction-ttl", p.TTL, "age at which an index entry is forgotten, for tenants without a policy")
@@ -160,6 +163,7 @@ func (c *Config) Validate() error {
 	if c.ControlTLS && c.TLSCertFile == "" {
 		errs = append(errs, errors.New("--control-tls needs --tls-cert-file and --tls-key-file"))
 	}
+	errs = append(errs, c.Journal.Validate())
 	return errors.Join(errs...)
 }
 

@@ -265,7 +265,7 @@ func TestNewReplicaCarriesItsShare(t *testing.T) {
 		}
 		names = append(names, "new")
 		work, all := map[string]int{}, 0 // tokens of the second half minute
-		free := map[string]time.Time{} // when each has computed all it got
+		free := map[string]time.Time{}   // when each has computed all it got
 		for i := range seconds * perSecond {
 			now := time.Now()
 			if i%perSecond == 0 {

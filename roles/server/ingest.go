@@ -165,6 +165,7 @@ func (s *Server) applyHolds(now, seen time.Time, scope kv.Scope, u *pb.CacheStat
 			s.removals.add(seen, source{scope, batch.Replica}, op.Adapter, op.Keys)
 		}
 	}
+	s.writeBatch(now, &batch)
 	s.events.publishBatch(&batch)
 }
 

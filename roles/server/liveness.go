@@ -35,6 +35,7 @@ func vouches(u *pb.CacheStateUpdate) bool {
 func (s *Server) bury(now time.Time, from source, seen time.Time, cause string) {
 	batch := index.Batch{Scope: from.scope, Replica: from.replica, Seen: seen, Ops: []index.Op{{Kind: index.Clear}}}
 	s.index.Apply(now, &batch)
+	s.writeBatch(now, &batch)
 	s.events.publishBatch(&batch)
 	s.replicas.clear(from.scope.Tenant, from.scope.Model, from.replica, now)
 	s.fleets.bury(from.scope, from.replica, seen, cause)

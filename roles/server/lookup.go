@@ -66,6 +66,9 @@ func (s *Server) LookupRoute(ctx context.Context, request *pb.LookupRouteRequest
 	}
 	l := s.begin(start, request)
 	answer := l.answer(ctx)
+	if s.journal != nil && !request.GetSelfCheck() {
+		l.write(answer)
+	}
 	l.release()
 
 	took := time.Since(start)

@@ -10,6 +10,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"inferencecache.io/inferencecache/index"
+	"inferencecache.io/inferencecache/internal/journal"
 	"inferencecache.io/inferencecache/internal/obs"
 )
 
@@ -111,6 +112,13 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 		writeStates(w, s.replicas.states())
 	})
 	return m
+}
+
+// journal shows how a journal fares.
+func (m *meters) journal(j *journal.Journal) {
+	m.set.NewGauge("inferencecache_journal_records_written", func() float64 { return float64(j.Written()) })
+	m.set.NewGauge("inferencecache_journal_records_dropped", func() float64 { return float64(j.Dropped()) })
+	m.set.NewGauge("inferencecache_journal_write_failures", func() float64 { return float64(j.Failures()) })
 }
 
 func counters(set *metrics.Set, name, label string, values []string) map[string]*metrics.Counter {

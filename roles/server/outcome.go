@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"inferencecache.io/inferencecache/internal/journal"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
@@ -44,6 +45,9 @@ func (s *Server) takeOutcome(now time.Time, o *pb.Outcome) *pb.OutcomeAck {
 		return &pb.OutcomeAck{ReasonCode: outcomeRequest}
 	case duplicate:
 		return &pb.OutcomeAck{ReasonCode: outcomeDuplicate}
+	}
+	if s.journal != nil {
+		s.journal.Outcome(journal.Outcome{At: now, RequestID: d.id, Replica: o.GetReplicaId(), CachedTokens: o.GetCachedTokens(), PromptTokens: o.GetPromptTokens(), OutputTokens: o.GetOutputTokens()})
 	}
 	promised := d.promised(d.heldBy(o.GetReplicaId()))
 	ack := &pb.OutcomeAck{Accepted: true, ReasonCode: outcomeOK, ExpectedCachedTokens: promised}

@@ -23,6 +23,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"inferencecache.io/inferencecache/index"
+	"inferencecache.io/inferencecache/internal/journal"
 	"inferencecache.io/inferencecache/internal/policy"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
@@ -33,7 +34,8 @@ import (
 type Server struct {
 	config    Config
 	log       *slog.Logger
-	epoch     uint64 // drawn at start; tells producers of a restart
+	journal   *journal.Journal // nil: none is kept
+	epoch     uint64           // drawn at start; tells producers of a restart
 	index     *index.Index
 	policies  *policy.Store
 	replicas  *replicas
@@ -87,6 +89,13 @@ func drawEpoch() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])                      // never fails
 	return binary.LittleEndian.Uint64(b[:]) | 1 // 0 is "not said"
+}
+
+// Keep records lookups and events in j from now on. Call it before the server
+// serves.
+func (s *Server) Keep(j *journal.Journal) {
+	s.journal = j
+	s.meters.journal(j)
 }
 
 // Mount adds the service, health and reflection to mux.
