@@ -48,7 +48,7 @@ var advice = map[Condition]string{
 	RandomHashSeed: "harmless for prompts sent as tokens or text; for keys shared over processes set PYTHONHASHSEED to one number in all engines",
 	NoReplay:       "let the engine replay (vLLM: replay_endpoint in --kv-events-config) and check --engine-replay-endpoint",
 	UnknownEvents:  "upgrade inferencecache; until then such an event may hide that blocks are gone",
-	CapReached:     "raise --max-blocks, at about 150 bytes of memory for each",
+	CapReached:     "raise --max-blocks, at about 105 bytes of memory for each",
 }
 
 // finding is a condition that holds, with what the advice does not know.

@@ -11,7 +11,7 @@ import (
 
 // maxHeapHeld is what half a million blocks may take, so that a subscriber
 // stays below 128 MiB with its buffers.
-const maxHeapHeld = 80 << 20
+const maxHeapHeld = 60 << 20
 
 func TestHalfAMillionBlocksFitInMemory(t *testing.T) {
 	const blocks, chain = DefaultMaxBlocks, 100

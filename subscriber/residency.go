@@ -20,7 +20,7 @@ type ResidencyConfig struct {
 	// name. A store with an id that is not listed is rejected.
 	Adapters map[int64]string
 	// MaxBlocks bounds the engine blocks kept over all ranks and groups, at
-	// about 150 bytes each; 0 means DefaultMaxBlocks.
+	// about 105 bytes each; 0 means DefaultMaxBlocks.
 	MaxBlocks int
 	// MaxOrphans bounds the blocks that wait for their parent; 0 means
 	// DefaultMaxOrphans.
@@ -51,6 +51,9 @@ type Residency struct {
 	adapters adapterTable
 	holdings slab[holding]
 	blocks   slab[block]
+	byHash   table // of holdings, by group and engine hash
+	byPrefix table // of blocks, by adapter and prefix hash
+	hashing  hashing
 	hand     uint32 // where the last search for a victim ended
 	orphans  orphanQueue
 
@@ -77,6 +80,7 @@ func NewResidency(config ResidencyConfig) *Residency {
 		groups:   make([]*blockGroup, 1),
 		adapters: adapterTable{byName: map[string]uint32{}},
 		orphans:  newOrphanQueue(config.MaxOrphans),
+		hashing:  newHashing(),
 	}
 }
 
@@ -221,7 +225,7 @@ func (r *Residency) NameAdapters(adapters map[int64]string) { r.config.Adapters 
 // Holds reports whether a block of an adapter's partition is held.
 func (r *Residency) Holds(adapter string, h kv.Hash) bool {
 	id, ok := r.adapters.byName[adapter]
-	return ok && r.adapters.list[id].blocks[h] != 0
+	return ok && r.named(id, h) != 0
 }
 
 // HoldsAny reports whether anything of a rank is held.
@@ -231,7 +235,7 @@ func (r *Residency) HoldsAny(rank int) bool {
 		return false
 	}
 	for _, g := range rs.order {
-		if len(g.holdings) > 0 {
+		if g.held > 0 {
 			return true
 		}
 	}

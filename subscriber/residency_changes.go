@@ -111,7 +111,7 @@ func (r *Residency) HeldFrom(from, most uint32, yield func(Change)) (next uint32
 		if b.size == 0 || !b.hasParent {
 			continue
 		}
-		parentAt := r.adapters.list[b.adapter].blocks[b.parent]
+		parentAt := r.named(b.adapter, b.parent)
 		if parentAt < from || parentAt >= to || run.follower[parentAt-from] != 0 {
 			continue
 		}

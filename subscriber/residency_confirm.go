@@ -30,20 +30,20 @@ func (r *Residency) Confirm(rank int, blocks map[uint64]struct{}) (changes []Cha
 	rs.touched = nil
 	known := 0
 	for _, g := range rs.order {
-		for hash, at := range g.holdings {
-			if _, held := blocks[hash]; held {
-				known++
-				continue
-			}
+		r.each(g, func(at uint32) {
 			h := r.holdings.at(at)
-			if _, newer := touched[hash]; newer || h.copies[slot(kv.T1)] == 0 {
-				continue
+			if _, held := blocks[h.hash]; held {
+				known++
+				return
+			}
+			if _, newer := touched[h.hash]; newer || h.copies[slot(kv.T1)] == 0 {
+				return
 			}
 			c := h.copies
 			c[slot(kv.T1)] = 0
 			r.setCopies(at, c)
 			refuted++
-		}
+		})
 	}
 	return r.out.take(), refuted, max(0, len(blocks)-known)
 }

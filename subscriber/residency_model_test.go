@@ -264,11 +264,16 @@ func (r *Residency) check() error {
 			if r.groups[g.id] != g || g.owner != rs {
 				return fmt.Errorf("group %d is not in its place", g.id)
 			}
-			for hash, at := range g.holdings {
+			held := 0
+			for at := uint32(1); at <= r.holdings.used; at++ {
 				h := r.holdings.at(at)
-				if h.hash != hash || h.group != g.id || h.copies.sum() == 0 {
-					return fmt.Errorf("holding %x is %+v", hash, *h)
+				if h.group != g.id {
+					continue
 				}
+				if r.held(g, h.hash) != at || h.copies.sum() == 0 {
+					return fmt.Errorf("holding %+v is not found", *h)
+				}
+				held++
 				holdings++
 				if h.assumed {
 					assumed++
@@ -289,19 +294,19 @@ func (r *Residency) check() error {
 				}
 				holders[h.block] = n
 			}
-			if plain != g.plain {
-				return fmt.Errorf("group counts %d plain holdings, has %d", g.plain, plain)
+			if held != g.held || plain != g.plain {
+				return fmt.Errorf("group counts %d holdings, %d of them plain, has %d and %d", g.held, g.plain, held, plain)
 			}
 			for hash, o := range g.orphans {
 				orphans++
 				tokens += len(o.tokens)
-				if o.hash != hash || o.group != g || o.copies.sum() == 0 || g.holdings[hash] != 0 {
+				if o.hash != hash || o.group != g || o.copies.sum() == 0 || r.held(g, hash) != 0 {
 					return fmt.Errorf("orphan %x is %+v", hash, *o)
 				}
 			}
 			waiting := 0
 			for parent, o := range g.waiting {
-				if o.prev != nil || g.holdings[parent] != 0 {
+				if o.prev != nil || r.held(g, parent) != 0 {
 					return fmt.Errorf("children wait for %x, which is held", parent)
 				}
 				for ; o != nil; o = o.next {
@@ -319,7 +324,7 @@ func (r *Residency) check() error {
 			return fmt.Errorf("rank counts %d assumed holdings, has %d", rs.assumed, assumed)
 		}
 	}
-	if holdings != r.holdings.len() || holdings > r.config.MaxBlocks {
+	if holdings != r.holdings.len() || holdings != r.byHash.count || holdings > r.config.MaxBlocks {
 		return fmt.Errorf("%d holdings are in groups, %d in the slab", holdings, r.holdings.len())
 	}
 	queued := 0
@@ -337,17 +342,25 @@ func (r *Residency) check() error {
 
 func (r *Residency) checkBlocks(holders map[uint32][3]uint32, want Stats) error {
 	named := 0
+	byAdapter := make([]int, len(r.adapters.list))
+	for at := uint32(1); at <= r.blocks.used; at++ {
+		b := r.blocks.at(at)
+		if b.size == 0 {
+			continue
+		}
+		if r.named(b.adapter, b.prefix) != at || b.holders != holders[at] {
+			return fmt.Errorf("block %+v is not found, or its holders are not %v", *b, holders[at])
+		}
+		named++
+		byAdapter[b.adapter]++
+		want.Held[slot(b.tier())]++
+	}
 	for id, a := range r.adapters.list {
-		named += len(a.blocks)
-		for hash, at := range a.blocks {
-			b := r.blocks.at(at)
-			if b.prefix != hash || b.adapter != uint32(id) || b.size == 0 || b.holders != holders[at] {
-				return fmt.Errorf("block %v is %+v, its holders %v", hash, *b, holders[at])
-			}
-			want.Held[slot(b.tier())]++
+		if a.blocks != byAdapter[id] {
+			return fmt.Errorf("adapter %d counts %d blocks, has %d", id, a.blocks, byAdapter[id])
 		}
 	}
-	if named != r.blocks.len() || named != len(holders) {
+	if named != r.blocks.len() || named != r.byPrefix.count || named != len(holders) {
 		return fmt.Errorf("%d blocks have names, %d places, %d holders", named, r.blocks.len(), len(holders))
 	}
 	got := r.stats

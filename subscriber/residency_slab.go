@@ -1,7 +1,5 @@
 package subscriber
 
-import "inferencecache.io/inferencecache/internal/kv"
-
 const slabChunk = 1024
 
 // slab is an array that never moves: its places are named by number, from 1,
@@ -47,7 +45,7 @@ const (
 	maxAdapterName = 256 // bytes
 )
 
-// adapterTable numbers adapters; each has the blocks of its partition.
+// adapterTable numbers adapters.
 type adapterTable struct {
 	byName map[string]uint32
 	list   []*adapter
@@ -55,7 +53,7 @@ type adapterTable struct {
 
 type adapter struct {
 	name    string
-	blocks  map[kv.Hash]uint32
+	blocks  int // of its partition
 	orphans int // that name it
 }
 
@@ -68,7 +66,7 @@ func (t *adapterTable) id(name string) (id uint32, ok bool) {
 	if len(name) > maxAdapterName {
 		return 0, false
 	}
-	fresh := &adapter{name: name, blocks: map[kv.Hash]uint32{}}
+	fresh := &adapter{name: name}
 	if len(t.list) < maxAdapters {
 		t.list = append(t.list, fresh)
 		id = uint32(len(t.list) - 1)
@@ -76,7 +74,7 @@ func (t *adapterTable) id(name string) (id uint32, ok bool) {
 		return id, true
 	}
 	for i, a := range t.list {
-		if len(a.blocks) == 0 && a.orphans == 0 {
+		if a.blocks == 0 && a.orphans == 0 {
 			delete(t.byName, a.name)
 			t.list[i], t.byName[name] = fresh, uint32(i)
 			return uint32(i), true

@@ -85,8 +85,8 @@ type blockGroup struct {
 	owner     *rankState
 	attention attention
 	size      int // largest block size stored, in tokens; 0 before the first
-	holdings  map[uint64]uint32
-	plain     int // holdings that have a block
+	held      int // holdings
+	plain     int // of these, with a block
 
 	orphans map[uint64]*orphan // by their own hash
 	waiting map[uint64]*orphan // by their parent's: the first of its children
@@ -113,7 +113,7 @@ func (r *Residency) group(rs *rankState, index int) *blockGroup {
 	if len(r.groups)-1-len(r.spareIDs) >= maxGroups {
 		return nil
 	}
-	g := &blockGroup{owner: rs, holdings: map[uint64]uint32{}}
+	g := &blockGroup{owner: rs}
 	if n := len(r.spareIDs); n > 0 {
 		g.id, r.spareIDs = r.spareIDs[n-1], r.spareIDs[:n-1]
 		r.groups[g.id] = g
@@ -130,13 +130,16 @@ func (r *Residency) group(rs *rankState, index int) *blockGroup {
 // or else about whichever group has the hash.
 func (r *Residency) find(rs *rankState, index int, named bool, hash uint64) (g *blockGroup, at uint32) {
 	if g := rs.groups[index]; g != nil {
-		if at, ok := g.holdings[hash]; ok {
+		if at := r.held(g, hash); at != 0 {
 			return g, at
 		}
 	}
 	if !named {
 		for _, g := range rs.order {
-			if at, ok := g.holdings[hash]; ok {
+			if g.held == 0 {
+				continue
+			}
+			if at := r.held(g, hash); at != 0 {
 				return g, at
 			}
 		}
@@ -159,18 +162,19 @@ func (r *Residency) hold(g *blockGroup, hash uint64, place *block, c copies) {
 	} else {
 		r.stats.Separate++
 	}
-	g.holdings[hash] = at
+	g.held++
+	r.byHash.put(r.hashing.of(hash, g.id), at)
 	r.setCopies(at, c)
 }
 
 // blockAt finds the block with place's name, or makes it of place.
 func (r *Residency) blockAt(place *block) uint32 {
-	known := r.adapters.list[place.adapter].blocks
-	at, ok := known[place.prefix]
-	if !ok {
+	at := r.named(place.adapter, place.prefix)
+	if at == 0 {
 		at = r.blocks.take()
 		*r.blocks.at(at) = *place
-		known[place.prefix] = at
+		r.byPrefix.put(r.hashing.of(uint64(place.prefix), place.adapter), at)
+		r.adapters.list[place.adapter].blocks++
 	}
 	return at
 }
@@ -200,7 +204,8 @@ func (r *Residency) setCopies(at uint32, to copies) {
 	}
 	if to.sum() == 0 {
 		g := r.groups[h.group]
-		delete(g.holdings, h.hash)
+		g.held--
+		r.byHash.drop(r.hashing.of(h.hash, g.id), at)
 		if h.block != 0 {
 			g.plain--
 		} else {
@@ -237,7 +242,8 @@ func (r *Residency) setHolders(at uint32, before, to copies) {
 	if was != kv.TierUnknown {
 		r.out.remove(adapter.name, b.prefix)
 	}
-	delete(adapter.blocks, b.prefix)
+	adapter.blocks--
+	r.byPrefix.drop(r.hashing.of(uint64(b.prefix), b.adapter), at)
 	r.blocks.put(at)
 }
 
@@ -266,26 +272,40 @@ func (r *Residency) silently(f func()) {
 }
 
 func (r *Residency) dropCopies(rs *rankState) {
+	held := 0
+	for _, g := range rs.order {
+		held += g.held
+	}
+	if held == r.holdings.len() {
+		r.wipe(rs)
+	}
 	for _, g := range rs.order {
 		r.dropGroup(g)
 	}
-	if r.holdings.len() == 0 { // give the memory back
-		r.holdings, r.blocks, r.hand = slab[holding]{}, slab[block]{}, 0
-		for _, a := range r.adapters.list {
-			a.blocks = map[kv.Hash]uint32{}
-		}
+}
+
+// wipe drops all holdings, which are a rank's, and gives their memory back. It
+// reports nothing: that nothing is held is a Clear.
+func (r *Residency) wipe(rs *rankState) {
+	for _, g := range rs.order {
+		g.held, g.plain = 0, 0
 	}
+	for _, a := range r.adapters.list {
+		a.blocks = 0
+	}
+	rs.assumed = 0
+	r.stats.Held, r.stats.Separate, r.stats.Multiple = [3]int{}, 0, 0
+	r.holdings, r.blocks, r.hand = slab[holding]{}, slab[block]{}, 0
+	r.byHash, r.byPrefix = table{}, table{}
 }
 
 // dropGroup drops what a group holds, orphans included.
 func (r *Residency) dropGroup(g *blockGroup) {
-	for _, at := range g.holdings {
-		r.setCopies(at, copies{})
-	}
+	r.each(g, func(at uint32) { r.setCopies(at, copies{}) })
 	for _, o := range g.orphans {
 		r.unlink(o)
 	}
-	g.holdings, g.orphans, g.waiting = map[uint64]uint32{}, nil, nil
+	g.orphans, g.waiting = nil, nil
 }
 
 func (r *Residency) forgetRank(rs *rankState) {

@@ -229,7 +229,7 @@ func (r *Residency) isAgain(s *store) bool {
 		return false
 	}
 	for _, hash := range s.event.Hashes {
-		at := s.group.holdings[hash.ID]
+		at := r.held(s.group, hash.ID)
 		if at == 0 || r.holdings.at(at).copies[slot(s.tier)] == 0 {
 			return false
 		}
@@ -249,7 +249,7 @@ func (r *Residency) storeBlocks(s *store, firstApart int) engine.Verdict {
 			s.placing = inSeparateSpace
 		}
 		r.out.hint = len(e.Hashes) - i
-		at := s.group.holdings[hash.ID]
+		at := r.held(s.group, hash.ID)
 		if at != 0 && r.holdings.at(at).block == 0 {
 			s.placing = inSeparateSpace // once there, never out: its keys may have been left out this time
 		}

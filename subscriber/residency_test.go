@@ -599,7 +599,7 @@ func TestResidencyEvictsTheLeastUseful(t *testing.T) {
 	b.do(0, stores(names(5), tokens[16:], after(4)))
 	b.tiers(5, "1 - 1 1 1")
 	_, tally := b.Apply(0, &engine.Batch{Events: []engine.Event{stores(names(8), []uint32{1, 2, 3, 4})}})
-	if tally.Evicted != 1 || b.Stats().Evicted != 3 || b.groups[1].holdings[5] != 0 {
+	if tally.Evicted != 1 || b.Stats().Evicted != 3 || b.held(b.groups[1], 5) != 0 {
 		t.Errorf("the longest prefix was not the one to go: %+v, %+v", tally, b.Stats())
 	}
 }

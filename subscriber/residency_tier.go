@@ -46,13 +46,13 @@ func (r *Residency) witness(rs *rankState, t kv.Tier) {
 		return
 	}
 	for _, g := range rs.order {
-		for _, at := range g.holdings {
+		r.each(g, func(at uint32) {
 			h := r.holdings.at(at)
 			if h.assumed {
 				c := h.copies
 				c[slot(kv.T2)] = 0
 				r.setCopies(at, c)
 			}
-		}
+		})
 	}
 }

@@ -64,6 +64,7 @@ type stream struct {
 	heard      time.Time // last sign of life
 	refused    time.Time // when the engine last refused to replay; zero: it did not
 	logged     map[string]bool
+	scratch    engine.Scratch
 	verdicts   []engine.Verdict // scratch
 
 	background sync.WaitGroup // of a snapshot under way
@@ -168,7 +169,8 @@ func (s *stream) place(ctx context.Context, b batch) {
 // decoded may have been a removal.
 func (s *stream) apply(payload []byte, arrived time.Time) {
 	s.at.advance(payload)
-	decoded, err := engine.Decode(s.dialect, payload, s.limits)
+	decoded, err := s.scratch.Decode(s.dialect, payload, s.limits)
+	defer s.scratch.Release()
 	if err != nil {
 		s.meters.undecodable.Inc()
 		s.replica.clear(s.source, true, arrived)
@@ -187,8 +189,13 @@ func (s *stream) apply(payload []byte, arrived time.Time) {
 // note counts what residency made of a batch. Events that may have taken away
 // what is still counted as held make the stream less certain.
 func (s *stream) note(tally Tally) {
-	for _, v := range tally.Verdicts {
-		s.meters.event(v.Status, v.Reason).Inc()
+	for all := tally.Verdicts; len(all) > 0; {
+		status, reason, alike := all[0].Status, all[0].Reason, 1
+		for alike < len(all) && all[alike].Status == status && all[alike].Reason == reason {
+			alike++
+		}
+		s.meters.event(status, reason).Add(alike)
+		all = all[alike:]
 	}
 	if tally.Cleared { // what came before it does not matter any more
 		s.at.since = 0

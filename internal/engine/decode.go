@@ -29,18 +29,26 @@ const eventsAtOnce = 1024
 // Decode keeps no reference to the dialect; the batch views the payload. It is
 // safe for concurrent use.
 func Decode(dialect Dialect, payload []byte, limits Limits) (*Batch, error) {
+	return new(Scratch).Decode(dialect, payload, limits)
+}
+
+// Decode is the function Decode into the memory of s: the batch is good until s
+// is used again.
+func (s *Scratch) Decode(dialect Dialect, payload []byte, limits Limits) (*Batch, error) {
 	if len(payload) == 0 {
 		return nil, errors.New("empty payload")
 	}
 	if len(payload) > limits.Payload {
 		return nil, fmt.Errorf("payload of %d bytes is over the limit of %d", len(payload), limits.Payload)
 	}
+	s.Release()
 	d := decoder{
 		reader:      reader{buf: payload},
 		stored:      dialect.Stored,
 		removed:     dialect.Removed,
 		rankKeys:    dialect.RankKeys,
-		batch:       new(Batch),
+		batch:       &s.batch,
+		scratch:     s,
 		limits:      limits,
 		hashesLeft:  limits.Hashes,
 		perHashLeft: 2 * limits.Hashes,
@@ -64,6 +72,7 @@ type decoder struct {
 	hashesLeft  int // hashes the batch may still have
 	perHashLeft int // entries of lists that go with hashes: two lists at most do
 	batch       *Batch
+	scratch     *Scratch
 }
 
 func (d *decoder) envelope() error {
@@ -209,7 +218,9 @@ func (d *decoder) events() error {
 	if head.n > uint64(max(d.limits.Events, 0)) {
 		return fmt.Errorf("batch of %d events is over the limit of %d", head.n, d.limits.Events)
 	}
-	d.batch.Events = make([]Event, 0, min(head.n, eventsAtOnce))
+	if d.batch.Events == nil {
+		d.batch.Events = make([]Event, 0, min(head.n, eventsAtOnce))
+	}
 	for i := range int(head.n) {
 		d.batch.Events = append(d.batch.Events, Event{Index: i, FirstString: -1})
 		if err := d.event(&d.batch.Events[i]); err != nil {

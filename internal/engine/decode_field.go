@@ -114,7 +114,7 @@ func (d *decoder) hashes(e *Event) error {
 		return err
 	}
 	d.hashesLeft -= n
-	e.Hashes = make([]BlockHash, n)
+	e.Hashes = d.scratch.hashes.take(n)
 	for i := range e.Hashes {
 		head, err := d.next()
 		if err != nil {
@@ -165,8 +165,8 @@ func (d *decoder) tokens(e *Event) error {
 	if err != nil {
 		return err
 	}
-	e.Tokens, e.FirstString, e.Bigram, e.rawTokens = make([]uint32, n), -1, false, nil
-	for i := range e.Tokens {
+	e.Tokens, e.FirstString, e.Bigram, e.rawTokens = d.scratch.tokens.take(n), -1, false, nil
+	for i := d.ids(e.Tokens); i < n; i++ { // from the first on that is something else
 		head, err := d.next()
 		if err != nil {
 			return err
@@ -191,6 +191,7 @@ func (d *decoder) tokens(e *Event) error {
 				return err
 			}
 			d.bytes(head)
+			e.Tokens[i] = 0
 			if e.FirstString < 0 {
 				e.FirstString = i
 			}

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"inferencecache.io/inferencecache/internal/engine"
 	"inferencecache.io/inferencecache/internal/engine/sglang"
 	"inferencecache.io/inferencecache/internal/engine/trtllm"
@@ -13,9 +15,11 @@ import (
 )
 
 // FuzzDecode proves that no payload makes Decode panic, allocate out of
-// proportion, or hand out more than its limits allow.
+// proportion, or hand out more than its limits allow, and that memory which had
+// another batch makes no difference.
 func FuzzDecode(f *testing.F) {
-	for _, s := range payloadSamples(f) {
+	samples := payloadSamples(f)
+	for _, s := range samples {
 		if len(s.payload) < 10_000 {
 			f.Add(s.payload)
 		}
@@ -23,6 +27,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(storedMap(nums(1, 2), array(num(1), text("x"), num(2), num(3)), text("mm_keys"), array(array(object(text("type"), null())))))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		limits := engine.Limits{Payload: 1 << 20, Events: 50, Hashes: 40, Tokens: 60, String: 100}
+		used := usedScratch(samples)
 		for _, d := range []engine.Dialect{vllm.Dialect, sglang.Dialect, trtllm.Dialect} {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -32,15 +37,38 @@ func FuzzDecode(f *testing.F) {
 			if spent := after.TotalAlloc - before.TotalAlloc; spent > uint64(1500*len(payload)+64<<10) {
 				t.Errorf("%d bytes allocated for %d", spent, len(payload))
 			}
+			again, errAgain := used.Decode(d, payload, limits)
+			if (err == nil) != (errAgain == nil) {
+				t.Fatalf("%v, and %v in used memory", err, errAgain)
+			}
 			if err != nil {
 				continue
 			}
 			checkLimits(t, b, limits)
-			if _, err := json.Marshal(b.Document()); err != nil {
-				t.Errorf("document: %v", err)
+			if want, got := asJSON(t, b), asJSON(t, again); want != got {
+				t.Errorf("used memory makes a difference: %s", cmp.Diff(want, got))
 			}
 		}
 	})
+}
+
+// usedScratch is memory that had all kinds of batches.
+func usedScratch(samples []sample) *engine.Scratch {
+	used := new(engine.Scratch)
+	for _, s := range samples {
+		if len(s.payload) < 10_000 {
+			_, _ = used.Decode(vllm.Dialect, s.payload, engine.DefaultLimits()) // some must fail
+		}
+	}
+	return used
+}
+
+func asJSON(t *testing.T, b *engine.Batch) string {
+	text, err := json.Marshal(b.Document())
+	if err != nil {
+		t.Errorf("document: %v", err)
+	}
+	return string(text)
 }
 
 func checkLimits(t *testing.T, b *engine.Batch, limits engine.Limits) {

@@ -119,6 +119,30 @@ func (r *reader) uint(width int) (uint64, error) {
 	return binary.BigEndian.Uint64(b), nil
 }
 
+// ids reads integers of up to 32 bits into to, as far as there are any in a row,
+// and returns how many. It is for token ids, which are most of what engines send.
+func (r *reader) ids(to []uint32) int {
+	b, n := r.buf[r.pos:], 0
+	for n < len(to) {
+		switch {
+		case len(b) >= 1 && b[0] <= 0x7f:
+			to[n], b = uint32(b[0]), b[1:]
+		case len(b) >= 2 && b[0] == 0xcc:
+			to[n], b = uint32(b[1]), b[2:]
+		case len(b) >= 3 && b[0] == 0xcd:
+			to[n], b = uint32(binary.BigEndian.Uint16(b[1:])), b[3:]
+		case len(b) >= 5 && b[0] == 0xce:
+			to[n], b = binary.BigEndian.Uint32(b[1:]), b[5:]
+		default:
+			r.pos = len(r.buf) - len(b)
+			return n
+		}
+		n++
+	}
+	r.pos = len(r.buf) - len(b)
+	return n
+}
+
 func (r *reader) int(width int) (value, error) {
 	n, err := r.uint(width)
 	shift := 64 - 8*width
