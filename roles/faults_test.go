@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"testing"
@@ -153,6 +154,36 @@ func TestFaultsBeyondRepairLeaveLess(t *testing.T) {
 	p.prompt(t, rank, 3, 2, nil)
 	p.expectHeld(t, "after the clear", 2)
 	p.wait(t, "an exact stream", func() bool { return p.subscriber.State() == subscriber.Exact })
+}
+
+// An engine that is put to sleep holds nothing, although it does not say so in an
+// event before it wakes, and who reads its history later does not believe it.
+func TestSleepForgetsWhatIsHeld(t *testing.T) {
+	for _, level := range []int{1, 2} {
+		t.Run(fmt.Sprint(level), func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, sim.Config{PrefillRate: 1e6}, nil)
+			rank := p.engine.Ranks()[0]
+			p.prompt(t, rank, 1, 5, nil)
+			p.expectHeld(t, "the prompt", 5)
+			rank.Drop(1)
+			p.prompt(t, rank, 2, 4, nil) // a tail that is found to be lost while it sleeps
+			if !rank.Sleep(level) {
+				t.Fatal("a block is in use")
+			}
+			sent := rank.State().NextSequence
+			p.wait(t, "the condition", func() bool { _, ok := p.subscriber.Debug().Conditions[subscriber.EngineAsleep]; return ok })
+			p.expectHeld(t, "nothing while it sleeps", 0)
+			if now := rank.State().NextSequence; now != sent {
+				t.Errorf("%d batches sent in sleep", now-sent)
+			}
+			rank.Wake()
+			p.wait(t, "the end of the condition", func() bool { _, ok := p.subscriber.Debug().Conditions[subscriber.EngineAsleep]; return !ok })
+			p.prompt(t, rank, 3, 3, nil)
+			p.expectHeld(t, "what came after", 3)
+			p.wait(t, "an exact stream", func() bool { return p.subscriber.State() == subscriber.Exact })
+		})
+	}
 }
 
 // Each rank of an engine is found, with events in a sequence of its own.

@@ -137,7 +137,9 @@ func (s *Subscriber) newStats(families engine.Load, version string, scraper http
 // observed hands on what the engine's metrics have shown: to the sentinel, and,
 // if they are another process's than before, to the streams.
 func (s *Subscriber) observed(f facts) {
-	before, known := s.sentinel.observe(f, time.Now())
+	now := time.Now()
+	before, known := s.sentinel.observe(f, now)
+	defer s.tellSleep(f, now)
 	var since time.Time // the process is younger than that
 	switch {
 	case !known:
@@ -151,5 +153,19 @@ func (s *Subscriber) observed(f facts) {
 	}
 	for _, one := range s.sources.list() {
 		one.queue.push(batch{mark: markReplaced, arrived: since})
+	}
+}
+
+// tellSleep hands on to the streams whether the engine sleeps without a cache.
+func (s *Subscriber) tellSleep(f facts, now time.Time) {
+	if f.Asleep == nil {
+		return
+	}
+	is := markAwake
+	if f.Emptied {
+		is = markAsleep
+	}
+	for _, one := range s.sources.list() {
+		one.queue.push(batch{mark: is, arrived: now})
 	}
 }

@@ -28,6 +28,7 @@ const (
 	NoReplay         Condition = "no_replay"           // its history cannot be had
 	UnknownEvents    Condition = "unknown_events"      // it sends kinds of event that this build does not know
 	CapReached       Condition = "cap_reached"         // it holds more blocks than are kept track of
+	EngineAsleep     Condition = "engine_asleep"       // it was put to sleep
 )
 
 // advice is what to change, for the log and for /debug/state.
@@ -48,6 +49,7 @@ var advice = map[Condition]string{
 	RandomHashSeed: "harmless for prompts sent as tokens or text; for keys shared over processes set PYTHONHASHSEED to one number in all engines",
 	NoReplay:       "let the engine replay (vLLM: replay_endpoint in --kv-events-config) and check --engine-replay-endpoint",
 	UnknownEvents:  "upgrade inferencecache; until then such an event may hide that blocks are gone",
+	EngineAsleep:   "wake the engine (vLLM: POST /wake_up); until then it serves nothing",
 	CapReached:     "raise --max-blocks, at about 105 bytes of memory for each",
 }
 

@@ -53,7 +53,9 @@ type sourceSymptoms struct {
 type engineSymptoms struct {
 	prompts float64 // prompt tokens since the last event of any source, or since the page was first seen
 	caching string  // prefix caching: "True", "False", ""
-	engines int     // data-parallel ranks that it shows; 0: unknown
+	asleep  bool
+	emptied bool // it has no cache while it sleeps
+	engines int  // data-parallel ranks that it shows; 0: unknown
 }
 
 // diagnose names what is wrong. It is a pure function of the symptoms.
@@ -68,6 +70,12 @@ func diagnose(s *symptoms) []finding {
 	s.diagnoseTraffic(add)
 	if s.engine.caching == "False" {
 		add(PrefixCachingOff, "the engine's metrics say enable_prefix_caching=False")
+	}
+	switch {
+	case s.engine.emptied:
+		add(EngineAsleep, "engine asleep, and its cache with it: nothing is held")
+	case s.engine.asleep:
+		add(EngineAsleep, "engine asleep, at a level that keeps its cache")
 	}
 	if s.engine.engines > len(s.sources) && s.now.Sub(s.started) > rankPatience {
 		add(RanksMissing, "the engine shows %d ranks, %d are followed", s.engine.engines, len(s.sources))

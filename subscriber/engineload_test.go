@@ -244,9 +244,12 @@ sglang:forward_execution_seconds_total{category="decode",tp_rank="0"} 1000000
 func TestFacts(t *testing.T) {
 	t.Parallel()
 	const config = `vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="0",num_gpu_blocks="9"} 1` + "\n"
-	asleep := func(awake ...int) (page string) {
+	yes, no := true, false
+	const sleep = "vllm:engine_sleep_state{engine=\"%d\",sleep_state=%q} %d\n"
+	asleep := func(level int, awake ...int) (page string) {
 		for i, v := range awake {
-			page += fmt.Sprintf("vllm:engine_sleep_state{engine=\"%d\",sleep_state=\"awake\"} %d\nvllm:engine_sleep_state{engine=\"%d\",sleep_state=\"discard_all\"} 0\n", i, v, i)
+			page += fmt.Sprintf(sleep, i, "awake", v) +
+				fmt.Sprintf(sleep, i, "weights_offloaded", (1-v)*(level&1)) + fmt.Sprintf(sleep, i, "discard_all", (1-v)*(level>>1))
 		}
 		return page
 	}
@@ -255,21 +258,24 @@ func TestFacts(t *testing.T) {
 		pages   []string
 		want    facts
 	}{
-		"all": {"vllm", []string{config + asleep(0, 0) + "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} 1\n" +
+		"all": {"vllm", []string{config + asleep(1, 0, 0) + "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} 1\n" +
 			"process_start_time_seconds 1.7799e+09\nvllm:prompt_tokens_total{engine=\"0\"} 40\nvllm:prompt_tokens_total{engine=\"1\"} 2\n"},
-			facts{Started: 1.7799e+09, PromptTokens: 42, PrefixCaching: "False", BlockSize: 16, Engines: 2, Asleep: true}},
-		"nothing yet":      {"vllm", []string{`vllm:cache_config_info{block_size="None",enable_prefix_caching="None"} 1` + "\n"}, facts{PromptTokens: -1}},
-		"one engine awake": {"vllm", []string{asleep(0, 1)}, facts{PromptTokens: -1}},
-		"awake":            {"vllm", []string{asleep(1)}, facts{PromptTokens: -1}},
-		"grew":             {"vllm", []string{"vllm:prompt_tokens_total 1\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
-		"stood still":      {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
-		"fell":             {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n"}, facts{Fell: true}},
-		"fell before":      {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n", "vllm:prompt_tokens_total 1\n"}, facts{PromptTokens: 1}},
-		"fell while away":  {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 1\n"}, facts{Fell: true, PromptTokens: 1}},
-		"away and back":    {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
-		"fell by rounding": {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.6000000000000001\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{PromptTokens: -1}},
-		"seconds fell":     {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.7\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{Fell: true, PromptTokens: -1}},
-		"negative sample":  {"vllm", []string{"vllm:request_prefill_time_seconds_sum 5\n", "vllm:request_prefill_time_seconds_sum -900\n"}, facts{PromptTokens: -1}},
+			facts{Started: 1.7799e+09, PromptTokens: 42, PrefixCaching: "False", BlockSize: 16, Engines: 2, Asleep: &yes, Emptied: true}},
+		"nothing yet":       {"vllm", []string{`vllm:cache_config_info{block_size="None",enable_prefix_caching="None"} 1` + "\n"}, facts{PromptTokens: -1}},
+		"one engine awake":  {"vllm", []string{asleep(1, 0, 1)}, facts{PromptTokens: -1, Asleep: &no}},
+		"awake":             {"vllm", []string{asleep(1, 1)}, facts{PromptTokens: -1, Asleep: &no}},
+		"asleep at level 2": {"vllm", []string{asleep(2, 0)}, facts{PromptTokens: -1, Asleep: &yes, Emptied: true}},
+		"paused":            {"vllm", []string{asleep(0, 0)}, facts{PromptTokens: -1, Asleep: &yes}},
+		"level not said":    {"vllm", []string{fmt.Sprintf(sleep, 0, "awake", 0)}, facts{PromptTokens: -1, Asleep: &yes, Emptied: true}},
+		"grew":              {"vllm", []string{"vllm:prompt_tokens_total 1\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
+		"stood still":       {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
+		"fell":              {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n"}, facts{Fell: true}},
+		"fell before":       {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n", "vllm:prompt_tokens_total 1\n"}, facts{PromptTokens: 1}},
+		"fell while away":   {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 1\n"}, facts{Fell: true, PromptTokens: 1}},
+		"away and back":     {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
+		"fell by rounding":  {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.6000000000000001\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{PromptTokens: -1}},
+		"seconds fell":      {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.7\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{Fell: true, PromptTokens: -1}},
+		"negative sample":   {"vllm", []string{"vllm:request_prefill_time_seconds_sum 5\n", "vllm:request_prefill_time_seconds_sum -900\n"}, facts{PromptTokens: -1}},
 		"another start": {"vllm", []string{"process_start_time_seconds 1\n", "process_start_time_seconds 2\n"},
 			facts{Started: 2, PromptTokens: -1}},
 		"SGLang": {"sglang", []string{"sglang:page_size 64\nsglang:prompt_tokens_total{is_streaming=\"true\"} 3\nsglang:prompt_tokens_total{is_streaming=\"false\"} 4\n"},

@@ -22,7 +22,8 @@ type facts struct {
 	PrefixCaching string  // vLLM: "True" or "False"; "": unknown
 	BlockSize     int     // tokens; of a hybrid model its smallest; 0: unknown
 	Engines       int     // vLLM: data-parallel engines behind the page; 0: unknown
-	Asleep        bool    // vLLM: every engine sleeps
+	Asleep        *bool   // vLLM: every engine sleeps and serves nothing; nil: unknown
+	Emptied       bool    // and has given its cache away
 }
 
 // facts reads them from a page.
@@ -36,6 +37,7 @@ func (r *loadReader) facts(now readings, since growth) facts {
 	if blockSize == 0 {
 		blockSize = now.family(f.BlockTokens).max
 	}
+	asleep, emptied := sleepState(now[f.Sleep])
 	return facts{
 		Started:       now.family(startFamily).max,
 		Fell:          since.fell,
@@ -43,7 +45,8 @@ func (r *loadReader) facts(now readings, since growth) facts {
 		PrefixCaching: prefixCaching,
 		BlockSize:     int(min(max(blockSize, 0), math.MaxInt32)),
 		Engines:       countEngines(now[f.Running]),
-		Asleep:        allAsleep(now[f.Sleep]),
+		Asleep:        asleep,
+		Emptied:       emptied,
 	}
 }
 
@@ -70,18 +73,27 @@ func countEngines(gauge []sample) int {
 	return len(names)
 }
 
-// allAsleep reports whether a page says that no engine is awake.
-func allAsleep(states []sample) bool {
-	said := false
+// sleepState says whether no engine is awake, nil if the page does not say, and
+// whether they have no cache then. Of vLLM's levels 1 sets weights_offloaded and
+// 2 discard_all, and both give the cache away; 0 sets neither: it only pauses.
+func sleepState(states []sample) (asleep *bool, emptied bool) {
+	deep := len(states) > 0
+	levels := 0
 	for _, s := range states {
-		if state, _ := s.label("sleep_state"); state == "awake" {
-			if s.value != 0 {
-				return false
+		switch state, _ := s.label("sleep_state"); state {
+		case "awake":
+			all := s.value == 0 && (asleep == nil || *asleep)
+			asleep = &all
+		case "weights_offloaded", "discard_all":
+			if levels++; s.value != 0 {
+				levels = math.MinInt32
 			}
-			said = true
 		}
 	}
-	return said
+	if levels >= 2 { // all levels are shown, and none of them is reached
+		deep = false
+	}
+	return asleep, deep && asleep != nil && *asleep
 }
 
 // growth is what happened between two good pages.

@@ -50,7 +50,10 @@ func (r *loadReader) read(page io.Reader) (*pb.ReplicaStats, facts, error) {
 		return nil, facts{}, err
 	}
 	since := r.advance(now)
-	return r.stats(now, since), r.facts(now, since), nil
+	seen := r.facts(now, since)
+	stats := r.stats(now, since)
+	stats.Asleep = seen.Asleep
+	return stats, seen, nil
 }
 
 // complete reports what a page lacks that stats need.

@@ -74,6 +74,18 @@ func (p *position) same(sequence uint64, payload []byte) (same, known bool) {
 	return d.sum == maphash.Bytes(p.seed, payload), true
 }
 
+// last is the batch before next, if it was applied.
+func (p *position) last() digest { return p.recent[(p.next-1)%remembered] }
+
+// recall takes a batch that was remembered elsewhere for the one at next.
+func (p *position) recall(d digest) {
+	p.recent[p.next%remembered] = d
+	p.next++
+}
+
+// is reports whether d stands for a payload.
+func (p *position) is(d digest, payload []byte) bool { return d.sum == maphash.Bytes(p.seed, payload) }
+
 // reconnect says that a new connection begins, which brings any number.
 func (p *position) reconnect() { p.live = 0 }
 

@@ -26,6 +26,8 @@ const (
 	markMessage   mark = iota
 	markConnected      // the connection begins here
 	markReplaced       // the engine's process has been another one since arrived, as its metrics show
+	markAsleep         // the engine sleeps without a cache, as they show too
+	markAwake          // it does not
 )
 
 // queue stands between the goroutine that owns the socket and the worker. It

@@ -69,6 +69,9 @@ func (s *stream) restart(ctx context.Context, cause string, now time.Time) {
 
 // replaced forgets a process that is gone, or that nothing proves to be there.
 func (s *stream) replaced(cause string, now time.Time) {
+	if cause != causeUnproven && cause != causeAway {
+		s.nap = nap{}
+	}
 	s.meters.restarts[cause].Inc()
 	s.log.Info("engine restarted, starting over without what was held", "cause", cause)
 	s.forget(now)
@@ -78,11 +81,12 @@ func (s *stream) replaced(cause string, now time.Time) {
 // replay until the end marker comes, or until the engine gives no more. If the
 // process has not proven to be the same by then, it counts as another one.
 func (s *stream) read(ctx context.Context) {
-	if s.history != nil && !s.coolingDown() && s.state.unbroken(s.connection) {
-		s.rounds(ctx)
-	}
+	all, brought := s.catchUp(ctx)
 	if !s.proven && ctx.Err() == nil {
 		s.replaced(causeUnproven, time.Now())
+	}
+	if s.nap.void || s.nap.asleep && brought {
+		s.settleNap(all, brought)
 	}
 	s.state.read(s.connection, !s.at.known || s.at.since > 0)
 }
@@ -91,14 +95,15 @@ func (s *stream) coolingDown() bool {
 	return !s.refused.IsZero() && time.Since(s.refused) < replayCooldown
 }
 
-func (s *stream) rounds(ctx context.Context) {
+// rounds reports whether all came, to the end marker.
+func (s *stream) rounds(ctx context.Context) (all bool) {
 	ctx, cancel := context.WithTimeout(ctx, replayMost)
 	defer cancel()
 	for idle := 0; idle < replayRounds && ctx.Err() == nil; {
 		r := s.round(ctx)
 		switch {
 		case r.outcome == replayComplete, r.outcome == replayEmpty, r.outcome == replayStartedLate && r.late, r.broken:
-			return
+			return !r.broken
 		case r.applied > 0, r.outcome == replayForeign:
 			idle = 0
 			continue
@@ -116,6 +121,7 @@ func (s *stream) rounds(ctx context.Context) {
 			s.refuse(r.err)
 		}
 	}
+	return false
 }
 
 // passOver goes on behind the next batch if the engine gives what comes after
@@ -169,6 +175,8 @@ func (s *stream) round(ctx context.Context) round {
 		start = s.at.next
 	case known:
 		start = s.at.next - 1
+	case s.nap.last.valid:
+		start = s.nap.last.sequence
 	}
 	r := round{first: true, outcome: replayTruncated}
 	ended, err := s.history.replay(ctx, start, func(sequence uint64, payload []byte) bool {
@@ -183,6 +191,8 @@ func (s *stream) round(ctx context.Context) round {
 		r.outcome = replayForeign
 	case r.first && known:
 		r.outcome = replayEmpty
+	case r.first && s.nap.last.valid: // a batch that was there is not: this says nothing
+		r.outcome = replayRefused
 	case r.first:
 		r.outcome = replayEmpty
 		s.begin(0)
@@ -212,6 +222,13 @@ func (s *stream) replayed(r *round, sequence uint64, payload []byte) (more bool)
 	first := r.first
 	r.first = false
 	switch {
+	case !s.at.known && first && s.nap.last.valid && sequence <= s.nap.last.sequence:
+		if sequence != s.nap.last.sequence || !s.at.is(s.nap.last, payload) {
+			r.outcome = replayForeign
+			return false
+		}
+		s.afterNap()
+		return true
 	case !s.at.known:
 		r.late = sequence > 0
 		s.begin(sequence)
@@ -256,6 +273,11 @@ func (s *stream) idle(ctx context.Context, now time.Time) {
 // probe asks a silent engine whether something was lost that no later number
 // shows, and whether it is still there.
 func (s *stream) probe(ctx context.Context) {
+	if s.nap.void {
+		s.read(ctx)
+		s.heard = time.Now()
+		return
+	}
 	limited, cancel := context.WithTimeout(ctx, probePatience)
 	r := s.round(limited)
 	cancel()
@@ -271,6 +293,9 @@ func (s *stream) probe(ctx context.Context) {
 		}
 	}
 	s.meters.tail.Add(r.applied)
+	if s.nap.asleep && r.applied > 0 {
+		s.settleNap(r.outcome == replayComplete, true)
+	}
 	if r.outcome != replayComplete && r.outcome != replayEmpty && r.outcome != replayRefused {
 		s.read(ctx)
 	}

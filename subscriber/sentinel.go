@@ -101,7 +101,10 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 		if !base.set || base.batches != batches || page.PromptTokens < base.prompts {
 			*base = promptBase{batches, page.PromptTokens, true}
 		}
-		found.engine = engineSymptoms{prompts: page.PromptTokens - base.prompts, caching: page.PrefixCaching, engines: page.Engines}
+		found.engine = engineSymptoms{
+			prompts: page.PromptTokens - base.prompts, caching: page.PrefixCaching, engines: page.Engines,
+			asleep: page.Asleep != nil && *page.Asleep, emptied: page.Emptied,
+		}
 	}
 	return found
 }

@@ -57,11 +57,13 @@ type stream struct {
 	log     *slog.Logger
 
 	at         position
-	connection uint64    // that at speaks of; 0: none yet
-	proven     bool      // the process behind connection is the one at speaks of
-	epoch      string    // of the process; "": not said
+	connection uint64 // that at speaks of; 0: none yet
+	proven     bool   // the process behind connection is the one at speaks of
+	epoch      string // of the process; "": not said
+	nap        nap
 	begun      time.Time // when the process was last found to be a new one
 	heard      time.Time // last sign of life
+	applied    time.Time // when the last batch came
 	refused    time.Time // when the engine last refused to replay; zero: it did not
 	logged     map[string]bool
 	scratch    engine.Scratch
@@ -106,10 +108,17 @@ func (s *stream) run(ctx context.Context) {
 
 // take follows and applies one batch off the queue.
 func (s *stream) take(ctx context.Context, b batch) {
-	if b.mark == markReplaced {
+	switch b.mark {
+	case markReplaced:
 		if b.arrived.After(s.begun) {
 			s.restart(ctx, causeMetrics, time.Now())
 		}
+		return
+	case markAsleep:
+		s.sleeps(ctx, b.arrived)
+		return
+	case markAwake:
+		s.nap.asleep = false
 		return
 	}
 	if b.connection != s.connection {
@@ -156,10 +165,14 @@ func (s *stream) place(ctx context.Context, b batch) {
 		s.skip(b.sequence, b.arrived)
 	case verdictRestart:
 		// It answers with the history of a process that is gone.
+		s.nap = nap{}
 		s.forget(b.arrived)
 		fallthrough
 	case verdictFirst:
 		s.begin(b.sequence)
+	}
+	if s.nap.void {
+		s.bookmark() // this one came after the engine was found asleep
 	}
 	s.at.heard(b.sequence)
 	s.apply(b.payload, b.arrived)
@@ -169,6 +182,7 @@ func (s *stream) place(ctx context.Context, b batch) {
 // decoded may have been a removal.
 func (s *stream) apply(payload []byte, arrived time.Time) {
 	s.at.advance(payload)
+	s.nap.still, s.applied = false, arrived
 	decoded, err := s.scratch.Decode(s.dialect, payload, s.limits)
 	defer s.scratch.Release()
 	if err != nil {

@@ -28,6 +28,7 @@ type world struct {
 	pipe      []batch                  // sent over the present connection, not delivered
 	held      []batch                  // out of order: delivered later
 	fault     worldFault               // of replays
+	asleep    bool                     // the process
 	buffer    int                      // batches that a process keeps
 	quiet     bool                     // no faults any more
 	stamp     uint64
@@ -106,7 +107,7 @@ func (w *world) connect() {
 // restart the engine. What it had sent and nobody read is read first, as TCP
 // does, or lost.
 func (w *world) restart() {
-	w.now().alive = false
+	w.now().alive, w.asleep = false, false
 	w.state.disconnect(time.Now())
 	if w.choose(2) == 0 {
 		w.pipe = nil
@@ -130,6 +131,7 @@ func (w *world) blip() {
 // emit makes the process change its cache and send a batch about it.
 func (w *world) emit() {
 	p := w.now()
+	time.Sleep(time.Millisecond)
 	payload := w.change(p)
 	if w.choose(20) == 19 {
 		payload = payload[:len(payload)-1] // cannot be decoded: what it says is true all the same
@@ -149,12 +151,38 @@ func (w *world) emit() {
 	}
 }
 
+// sleep makes the process lose its cache. Its metrics say so, no batch does.
+func (w *world) sleep() {
+	p := w.now()
+	p.chains, w.asleep = nil, true
+	p.lossless.ClearRank(0)
+	w.pipe = append(w.pipe, batch{mark: markAsleep, connection: w.state.connection, sequence: uint64(len(p.batches)), arrived: time.Now()})
+}
+
+// fellAsleep says that a mark of sleep reaches the stream: from now on it must
+// know that all that was held then is gone. A mark of another process than the
+// present one is not delivered: a page is younger than that.
+func (w *world) fellAsleep(mark batch) bool {
+	p := w.links[mark.connection]
+	if p != w.now() {
+		return false
+	}
+	for n := range mark.sequence + 1 {
+		p.truth[n] = heldBlocks{}
+	}
+	return true
+}
+
 // change is a random step of a process, told to its lossless residency.
 func (w *world) change(p *worldProcess) []byte {
 	w.stamp++
 	head := pack{}.array(2).uint(w.stamp).array(1)
 	var payload []byte
 	switch c := w.choose(16); {
+	case w.asleep: // it wakes, and says what became of its cache
+		w.asleep = false
+		w.pipe = append(w.pipe, batch{mark: markAwake, arrived: time.Now()})
+		payload = head.array(1).text("AllBlocksCleared")
 	case c == 0:
 		p.chains = nil
 		payload = head.array(1).text("AllBlocksCleared")
@@ -259,6 +287,9 @@ func (w *world) deliver(n int) {
 	for ; n > 0 && len(w.pipe) > 0; n-- {
 		b := w.pipe[0]
 		w.pipe = w.pipe[1:]
+		if b.mark == markAsleep && !w.fellAsleep(b) {
+			continue
+		}
 		w.stream.take(context.Background(), b)
 		w.check()
 	}
@@ -275,7 +306,9 @@ func (w *world) idle(d time.Duration) {
 // step does one thing of the script.
 func (w *world) step() {
 	w.fault = worldFault(w.choose(int(worldFaults)))
-	switch c := w.choose(16); {
+	switch c := w.choose(17); {
+	case c == 16:
+		w.sleep()
 	case c < 7:
 		w.emit()
 	case c < 12:

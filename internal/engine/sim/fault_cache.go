@@ -55,3 +55,28 @@ func (r *Rank) ForgetCPU() int {
 	p.flush()
 	return len(gone)
 }
+
+// Sleep puts the rank to sleep at level 1 or 2, as POST /sleep does vLLM: its cache
+// and the host's copies are gone, requests are refused, and the metrics say so.
+// The event does not: it leaves with the first step after Wake. While a block is
+// in use it refuses, and returns false.
+func (r *Rank) Sleep(level int) bool {
+	p := r.current()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.cache.clear() {
+		return false
+	}
+	p.cache.forgetCPU()
+	p.events = append(p.events, event{kind: allBlocksCleared})
+	p.counts.sleep = level
+	return true
+}
+
+// Wake ends Sleep. The cache is empty.
+func (r *Rank) Wake() {
+	p := r.current()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts.sleep = 0
+}

@@ -42,6 +42,16 @@ var faults = []fault{
 	{"restart", plain((*Rank).Restart)},
 	{"seed", plain((*Rank).Reseed)},
 	{"skip", counted((*Rank).Skip)},
+	{"sleep", func(r *Rank, query url.Values) (map[string]any, error) {
+		level, err := count(query)
+		if err == nil && level > 2 {
+			err = fmt.Errorf("n is the level of sleep, 1 or 2, got %d", level)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return map[string]any{"success": r.Sleep(level)}, nil
+	}},
 	{"snapshot-error", func(r *Rank, query url.Values) (map[string]any, error) {
 		text := query.Get("text")
 		if text == "" {
@@ -60,6 +70,7 @@ var faults = []fault{
 	}},
 	{"truncate", counted((*Rank).Truncate)},
 	{"unknown", plain((*Rank).Unknown)},
+	{"wake", plain((*Rank).Wake)},
 }
 
 // plain is a fault without parameters.

@@ -105,7 +105,7 @@ func failCompletion(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, &prompt):
 		fail(w, http.StatusBadRequest, "prompt", err.Error())
-	case errors.Is(err, ErrRestarted):
+	case errors.Is(err, ErrRestarted), errors.Is(err, ErrAsleep):
 		fail(w, http.StatusServiceUnavailable, "", err.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		// The client is gone, or the engine stops; either way nobody may read it.

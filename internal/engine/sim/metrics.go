@@ -46,6 +46,16 @@ func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(&b, "vllm:cache_config_info{block_size=\"%d\",enable_prefix_caching=\"True\",engine=\"%d\",model_name=\"%s\",num_gpu_blocks=\"%d\"} 1.0\n",
 			e.cfg.BlockSize, i, model, e.cfg.Blocks)
 	}
+	head("gauge", "vllm:engine_sleep_state", "Engine sleep state; awake = 0 means the engine is sleeping.")
+	for i, c := range all {
+		for level, state := range []string{"awake", "weights_offloaded", "discard_all"} {
+			is := 0
+			if level == c.sleep {
+				is = 1
+			}
+			fmt.Fprintf(&b, "vllm:engine_sleep_state{engine=\"%d\",model_name=\"%s\",sleep_state=\"%s\"} %d\n", i, model, state, is)
+		}
+	}
 	head("gauge", "process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
 	fmt.Fprintf(&b, "process_start_time_seconds %.3f\n", float64(e.current().born.UnixMilli())/1e3)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

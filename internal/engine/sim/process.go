@@ -12,6 +12,9 @@ import (
 // ErrRestarted ends the requests of a process that a restart killed.
 var ErrRestarted = errors.New("engine restarted")
 
+// ErrAsleep refuses requests while the engine sleeps.
+var ErrAsleep = errors.New("engine is asleep")
+
 // PromptError says that a prompt can never be served.
 type PromptError struct{ reason string }
 
@@ -57,6 +60,7 @@ type process struct {
 // counters since the process was born; tokens unless said otherwise.
 type counters struct {
 	running, waiting int    // requests, now
+	sleep            int    // level; 0: awake
 	requests         uint64 // completed
 	evictions        uint64 // blocks
 	queries, hits    uint64
@@ -125,6 +129,9 @@ func (p *process) check(r Request) (variant, error) {
 			"the prompt has %d tokens, the cache holds %d (%d blocks of %d)",
 			len(r.Tokens), most, p.cfg.Blocks, p.cfg.BlockSize)}
 	}
+	if p.asleep() {
+		return variant{}, ErrAsleep
+	}
 	v := variant{adapter: r.Adapter, salt: r.Salt}
 	if r.Adapter != "" {
 		v.adapterID = slices.Index(p.cfg.LoRA, r.Adapter) + 1
@@ -133,6 +140,12 @@ func (p *process) check(r Request) (variant, error) {
 		}
 	}
 	return v, nil
+}
+
+func (p *process) asleep() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts.sleep > 0
 }
 
 // load is how busy the process is: vLLM's measure for the choice of a rank, in

@@ -1107,8 +1107,10 @@ type ReplicaStats struct {
 	// Of the offload tiers, cumulative.
 	OffloadHitTokens   *int64 `protobuf:"varint,1007,opt,name=offload_hit_tokens,json=offloadHitTokens,proto3,oneof" json:"offload_hit_tokens,omitempty"`
 	OffloadQueryTokens *int64 `protobuf:"varint,1008,opt,name=offload_query_tokens,json=offloadQueryTokens,proto3,oneof" json:"offload_query_tokens,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The engine was put to sleep: it serves nothing until it is woken.
+	Asleep        *bool `protobuf:"varint,1009,opt,name=asleep,proto3,oneof" json:"asleep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaStats) Reset() {
@@ -1244,6 +1246,13 @@ func (x *ReplicaStats) GetOffloadQueryTokens() int64 {
 		return *x.OffloadQueryTokens
 	}
 	return 0
+}
+
+func (x *ReplicaStats) GetAsleep() bool {
+	if x != nil && x.Asleep != nil {
+		return *x.Asleep
+	}
+	return false
 }
 
 // CacheOperation is one step of an ordered stream: unlike a PrefixEntry it can
@@ -2983,7 +2992,7 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\n" +
 	"adapter_id\x18\x06 \x01(\tR\tadapterId\x12$\n" +
 	"\rpacked_hashes\x18\xe9\a \x01(\fR\fpackedHashes\x12+\n" +
-	"\x11packed_block_size\x18\xea\a \x01(\x05R\x0fpackedBlockSize\"\xd9\x06\n" +
+	"\x11packed_block_size\x18\xea\a \x01(\x05R\x0fpackedBlockSize\"\x82\a\n" +
 	"\fReplicaStats\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12,\n" +
@@ -3001,7 +3010,8 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"cacheUsage\x88\x01\x01\x12,\n" +
 	"\x0fprefix_hit_rate\x18\xee\a \x01(\x01H\x05R\rprefixHitRate\x88\x01\x01\x122\n" +
 	"\x12offload_hit_tokens\x18\xef\a \x01(\x03H\x06R\x10offloadHitTokens\x88\x01\x01\x126\n" +
-	"\x14offload_query_tokens\x18\xf0\a \x01(\x03H\aR\x12offloadQueryTokens\x88\x01\x01B\x13\n" +
+	"\x14offload_query_tokens\x18\xf0\a \x01(\x03H\aR\x12offloadQueryTokens\x88\x01\x01\x12\x1c\n" +
+	"\x06asleep\x18\xf1\a \x01(\bH\bR\x06asleep\x88\x01\x01B\x13\n" +
 	"\x11_running_requestsB\x13\n" +
 	"\x11_waiting_requestsB\x1c\n" +
 	"\x1a_prefill_tokens_per_secondB\x18\n" +
@@ -3009,7 +3019,8 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\f_cache_usageB\x12\n" +
 	"\x10_prefix_hit_rateB\x15\n" +
 	"\x13_offload_hit_tokensB\x17\n" +
-	"\x15_offload_query_tokens\"\xf3\x02\n" +
+	"\x15_offload_query_tokensB\t\n" +
+	"\a_asleep\"\xf3\x02\n" +
 	"\x0eCacheOperation\x12@\n" +
 	"\x04kind\x18\x01 \x01(\x0e2,.inferencecache.v1alpha1.CacheOperation.KindR\x04kind\x12#\n" +
 	"\rpacked_hashes\x18\x02 \x01(\fR\fpackedHashes\x12\x1f\n" +
