@@ -53,7 +53,7 @@ func (l *lookup) rankByCost(short bool) string {
 	if fl == nil {
 		return l.miss()
 	}
-	l.salt = fl.salt ^ saltOf(l.at.Adapter)
+	l.salt = fl.salt ^ hashOf(l.at.Adapter) // keeps adapters apart
 	if !short {
 		l.runs = l.server.index.Lookup(&l.scratch, l.now, l.at, l.input.keys)
 		l.foresee()
@@ -105,11 +105,11 @@ func (l *lookup) foresee() {
 	})
 }
 
-// saltOf keeps the adapters of a fleet apart.
-func saltOf(adapter string) uint64 {
-	h := uint64(14695981039346656037) // FNV-1a
-	for i := range len(adapter) {
-		h = (h ^ uint64(adapter[i])) * 1099511628211
+// hashOf a name is its FNV-1a.
+func hashOf(name string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 1099511628211
 	}
 	return h
 }

@@ -245,6 +245,25 @@ func TestGoodbyeEndsAtOnce(t *testing.T) {
 	}
 }
 
+func TestSleepersGetNoPrompts(t *testing.T) {
+	t.Parallel()
+	r := newFleet(t, 2)
+	r.holds("r-1", 0, 640)
+	asleep := true
+	u := update("r-1")
+	u.Stats = &pb.ReplicaStats{Asleep: &asleep}
+	r.report(u)
+	for _, row := range r.ask(packed(0, 640)).GetReplicaScores() {
+		if row.GetReplicaId() == "r-1" {
+			t.Error("named while it sleeps")
+		}
+	}
+	r.busy("r-1", 0, 0)
+	if got := r.first(packed(0, 640)); got != "r-1" {
+		t.Errorf("awake again: %s", got)
+	}
+}
+
 // TestNewReplicaCarriesItsShare: a replica joins a fleet whose others hold what
 // everybody asks for, four fifths of what it can do.
 func TestNewReplicaCarriesItsShare(t *testing.T) {

@@ -28,7 +28,7 @@ type fleets struct {
 	suspect time.Duration // silence that makes a replica suspect
 	dead    time.Duration // and dead
 	seed    maphash.Seed
-	started time.Time
+	started time.Time // some time ago, so that no time is zero
 
 	mu    sync.RWMutex // guards what follows
 	by    map[kv.Scope]*fleet
@@ -54,7 +54,7 @@ type fleet struct {
 type member struct {
 	name   string
 	number uint32 // never given to another replica of the fleet
-	hash   uint64
+	hash   uint64 // the same on every server, so that lots are
 
 	heard     time.Time     // last sign of life
 	promise   time.Duration // within which another one follows; 0: none
@@ -74,7 +74,7 @@ type member struct {
 func newFleets(c *Config) *fleets {
 	return &fleets{
 		limit: c.MaxReplicas, suspect: c.ReplicaSuspectAfter, dead: c.ReplicaDeadAfter,
-		seed: maphash.MakeSeed(), started: time.Now(), by: map[kv.Scope]*fleet{},
+		seed: maphash.MakeSeed(), started: time.Now().Add(-time.Hour), by: map[kv.Scope]*fleet{},
 	}
 }
 
@@ -104,7 +104,7 @@ func (f *fleets) with(scope kv.Scope, replica string, change func(*fleet, *membe
 		fl = &fleet{scope: scope, salt: maphash.Comparable(f.seed, scope), byName: map[string]*member{}, byNumber: map[uint32]*member{}}
 		f.by[scope] = fl
 	}
-	f.count += fl.join(replica, maphash.String(f.seed, replica))
+	f.count += fl.join(replica)
 	return fl.with(replica, change)
 }
 
@@ -121,13 +121,13 @@ func (fl *fleet) with(replica string, change func(*fleet, *member)) bool {
 }
 
 // join makes a member and returns how many it made.
-func (fl *fleet) join(replica string, hash uint64) int {
+func (fl *fleet) join(replica string) int {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	if fl.byName[replica] != nil {
 		return 0
 	}
-	m := &member{name: replica, number: fl.next, hash: hash}
+	m := &member{name: replica, number: fl.next, hash: hashOf(replica)}
 	fl.next++
 	fl.byName[replica], fl.byNumber[m.number] = m, m
 	at, _ := slices.BinarySearchFunc(fl.members, replica, func(m *member, name string) int { return cmp.Compare(m.name, name) })
@@ -160,6 +160,7 @@ func (f *fleets) hear(now, seen time.Time, u *pb.CacheStateUpdate) (ok bool) {
 			m.state = state
 		}
 		if stats := u.GetStats(); stats != nil {
+			m.asleep = stats.GetAsleep()
 			m.load.report(f.seconds(now), fl.work, stats)
 		}
 		m.holds(seen, u)
