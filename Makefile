@@ -35,6 +35,7 @@ test: ## run every test, packages with goroutines under the race detector
 	$(GO) test $$($(GO) list ./... | grep -vE "$$($(GO) list $(RACE) | paste -sd'|' | sed 's/\./\\./g; s/|/$$|/g; s/$$/$$/')")
 	@case '$(WITH_RACE)' in *-race*) ;; *) echo 'no C compiler: testing without the race detector' ;; esac
 	$(WITH_RACE) $(RACE)
+	cd deploy/tools && $(GO) test ./...
 
 race: ## run the tests of packages with goroutines under the race detector, three times
 	$(WITH_RACE) -count=3 $(RACE)
@@ -49,12 +50,19 @@ soak: build ## churn an index at its memory budget for SOAK (5m)
 fuzz: ## fuzz every target for FUZZTIME (30s)
 	@set -e; for t in $(FUZZ); do echo "== $$t"; $(GO) test -run='^$$' -fuzz="^$${t#*:}$$" -fuzztime=$(FUZZTIME) "$${t%%:*}"; done
 
-generate: ## generate code from the .proto files
+# Tools of a module of their own, so that the product does not inherit what
+# they require. Go keeps the linked tool in its cache: 1 s once it is there.
+CONTROLLER_GEN := $(GO) tool -modfile=deploy/tools/go.mod controller-gen
+
+generate: ## generate code from the .proto files; deepcopy and CRDs from api/
 	cd proto && $(GO) run -tags generate generate.go
+	$(CONTROLLER_GEN) object crd paths=./api/... output:crd:dir=deploy/crds
 
 check: ## what CI wants besides tests: formatting, vet, tidy modules, generated code
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
+	cd deploy/tools && $(GO) vet ./... && $(GO) mod tidy -diff
 	$(MAKE) -s generate
-	@git diff --exit-code -- proto || { echo "generated code differs from the .proto: commit the result of make generate"; exit 1; }
+	@git diff --exit-code -- proto api deploy/crds && test -z "$$(git ls-files --others --exclude-standard -- proto api deploy/crds)" || \
+		{ echo "generated code differs from its source: commit the result of make generate"; exit 1; }
