@@ -65,6 +65,7 @@ var plan = map[string]room{
 	"bridge":       {stations, []string{"internal/policy", "internal/status"}, nil},
 	"bench":        {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
 
+	"webhook/inject":      {machines, []string{"api/v1alpha1"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
 	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm"}, []string{metricsLib, pflagLib, syncLib}},
 
