@@ -63,6 +63,7 @@ var plan = map[string]room{
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
 	"roles/replay": {stations, []string{"index", "internal/kv", "internal/rank", "internal/trace"}, nil},
 	"bridge":       {stations, []string{"internal/policy", "internal/status"}, nil},
+	"webhook":      {stations, []string{"api/v1alpha1", "webhook/inject"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"bench":        {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
 
 	"webhook/inject":      {machines, []string{"api/v1alpha1"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
