@@ -189,13 +189,13 @@ type NodeLocalServer struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(n, !(n in self.requests) || !(n in self.limits) || quantity(string(self.limits[n])).compareTo(quantity(string(self.requests[n]))) >= 0)",message="a limit must not be below its request"
 type Resources struct {
-	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n in ['cpu', 'memory', 'ephemeral-storage'] || n.startsWith('hugepages-') || (n.contains('/') && !n.startsWith('kubernetes.io/') && !n.startsWith('requests.')))",message="must be cpu, memory, ephemeral-storage, hugepages-<size> or a name with a vendor's domain"
 	// +kubebuilder:validation:XValidation:rule="self.all(n, !quantity(string(self[n])).isLessThan(quantity('0')))",message="must not be negative"
 	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n in ['cpu', 'memory', 'ephemeral-storage'] || n.startsWith('hugepages-') || (n.contains('/') && !n.startsWith('kubernetes.io/') && !n.startsWith('requests.')))",message="must be cpu, memory, ephemeral-storage, hugepages-<size> or a name with a vendor's domain"
 	// +kubebuilder:validation:XValidation:rule="self.all(n, !quantity(string(self[n])).isLessThan(quantity('0')))",message="must not be negative"
 	// +optional
