@@ -1,8 +1,11 @@
-// Package bridge is the HTTP between controller and server. This is the
-// server's bank: status up (GET /snapshot), policy down (POST /policy) and the
-// functional self-test (POST /probe). It decodes, bounds and answers; what the
-// answers are is its receivers' business. It does not authenticate: the
-// composer wraps each handler.
+// Package bridge is the HTTP between controller and servers: status up (GET
+// /snapshot), policy down (POST /policy) and the self-test (POST /probe). It
+// knows nothing of Kubernetes and decides nothing about what it carries.
+//
+// The server's bank (control.go, policy.go) decodes, bounds and answers. It
+// does not authenticate: the composer wraps each handler. The controller's
+// bank are three loops, each over every server there is: Puller, Pusher and
+// Prober. Each tells how it is doing by State, for conditions, and by metrics.
 package bridge
 
 import (

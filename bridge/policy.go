@@ -19,51 +19,32 @@ const (
 	OldestPolicyVersion = 3
 )
 
-// policyBody is the wire form of POST /policy.
-type policyBody struct {
-	Version  int          `json:"version"`
-	Policies []policyWire `json:"policies"`
-	Tenants  []tenantWire `json:"tenants"`
-}
-
-// policyWire is one namespace's policy. Pointers tell absent from zero where
-// the two differ.
-type policyWire struct {
-	Namespace            string        `json:"namespace"`
-	EvictionTTL          time.Duration `json:"evictionTTL,omitempty"` // nanoseconds
-	MinimumPrefixTokens  int32         `json:"minimumPrefixTokens,omitempty"`
-	MinimumMatchedTokens int32         `json:"minimumMatchedTokens,omitempty"`
-	RoutingFloorScore    *float32      `json:"routingFloorScore,omitempty"`
-	LookupTimeoutMs      int32         `json:"lookupTimeoutMs,omitempty"`
-	AffinityRouting      *bool         `json:"affinityRouting,omitempty"`
-	Eviction             string        `json:"eviction,omitempty"`
-	Strategy             *strategyWire `json:"strategy,omitempty"`
-	Ranking              *rankingWire  `json:"ranking,omitempty"` // from version 8 on, like shadow
-	Shadow               *bool         `json:"shadow,omitempty"`
-}
-
-type rankingWire struct {
-	Profile string `json:"profile,omitempty"` // Cost or Compat
-	TopK    *int32 `json:"topK,omitempty"`    // 0: all
-}
-
-type strategyWire struct {
-	EnableChainMatching *bool `json:"enableChainMatching,omitempty"`
-	RequireChain        *bool `json:"requireChain,omitempty"`
-	EnableTenantHot     *bool `json:"enableTenantHot,omitempty"`
-}
-
-type tenantWire struct {
-	TenantID        string `json:"tenantID"`
-	MaxIndexEntries int64  `json:"maxIndexEntries"`
-	IsolationMode   string `json:"isolationMode,omitempty"`
+// EncodePolicy writes the body of POST /policy in this build's version.
+// Servers refuse bodies above a megabyte, so it does too.
+func EncodePolicy(d policy.Document) ([]byte, error) {
+	d.Version = PolicyVersion
+	if d.Policies == nil {
+		d.Policies = []policy.Knobs{}
+	}
+	if d.Tenants == nil {
+		d.Tenants = []policy.Quota{}
+	}
+	body, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("encode policies: %w", err)
+	}
+	if len(body) > maxPolicyBody {
+		return nil, fmt.Errorf("the policies of %d namespaces and the quotas of %d tenants take %d bytes, and servers accept %d: delete some",
+			len(d.Policies), len(d.Tenants), len(body), maxPolicyBody)
+	}
+	return body, nil
 }
 
 // DecodePolicy resolves the body of POST /policy against the server's
 // defaults. Unknown fields, versions outside the window and anything after the
 // first JSON value are errors.
 func DecodePolicy(body []byte, defaults policy.Policy) (*policy.Set, error) {
-	var wire policyBody
+	var wire policy.Document
 	if err := decodeStrict(body, &wire); err != nil {
 		return nil, err
 	}
@@ -81,7 +62,7 @@ func DecodePolicy(body []byte, defaults policy.Policy) (*policy.Set, error) {
 		if p.Namespace == "" {
 			continue
 		}
-		resolved, err := p.resolve(wire.Version, defaults)
+		resolved, err := resolve(p, wire.Version, defaults)
 		if err != nil {
 			return nil, fmt.Errorf("policy of namespace %s: %w", p.Namespace, err)
 		}
@@ -97,7 +78,7 @@ func DecodePolicy(body []byte, defaults policy.Policy) (*policy.Set, error) {
 
 // resolve completes what an older sender could not say and what an absent
 // field means.
-func (p policyWire) resolve(version int, defaults policy.Policy) (policy.Policy, error) {
+func resolve(p policy.Knobs, version int, defaults policy.Policy) (policy.Policy, error) {
 	r := policy.Policy{
 		TTL:              defaults.TTL,
 		LFU:              strings.EqualFold(p.Eviction, "lfu"),

@@ -1,6 +1,7 @@
-// Package policy is what operators asked of the server, resolved: one
-// immutable Set behind one atomic pointer, read once per request and then
-// passed as a value. It knows neither the wire form (bridge) nor Kubernetes.
+// Package policy is what operators asked of the server: as they wrote it
+// (Document, which the bridge carries), and resolved: one immutable Set behind
+// one atomic pointer, read once per request and then passed as a value. It
+// knows nothing of Kubernetes.
 package policy
 
 import (
