@@ -70,6 +70,8 @@ var plan = map[string]room{
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
 	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm"}, []string{metricsLib, pflagLib, syncLib}},
 
+	"reconcile/compile": {tools, []string{"api/v1alpha1", "internal/policy"}, []string{"k8s.io/apimachinery"}},
+
 	"internal/auth":             {tools, nil, []string{syncLib}},
 	"internal/auth/tokenreview": {tools, []string{"internal/auth"}, []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"}},
 	"internal/engine":           {tools, []string{"internal/kv"}, nil},
