@@ -21,12 +21,15 @@ FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xar
 FUZZTIME ?= 30s
 SOAK     ?= 5m
 
-.PHONY: help build run test race bench soak fuzz generate check
+.PHONY: help build image run test race bench soak fuzz generate check
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## build bin/inferencecache, static
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) .
+
+image: build ## pack the binary into a container image, bin/image: an archive, an OCI layout and an SBOM
+	cd deploy/image && $(GO) run . -binary ../../$(BIN) -license ../../LICENSE -out ../../bin/image -tag inferencecache:$(VERSION) -version $(VERSION) -revision '$(COMMIT)'
 
 run: build ## run everything on loopback: server, three simulated engines, subscribers
 	@exec $(BIN) run --role=all
@@ -36,6 +39,7 @@ test: ## run every test, packages with goroutines under the race detector
 	@case '$(WITH_RACE)' in *-race*) ;; *) echo 'no C compiler: testing without the race detector' ;; esac
 	$(WITH_RACE) $(RACE)
 	cd deploy/tools && $(GO) test ./...
+	cd deploy/image && $(GO) test ./...
 
 race: ## run the tests of packages with goroutines under the race detector, three times
 	$(WITH_RACE) -count=3 $(RACE)
@@ -63,6 +67,7 @@ check: ## what CI wants besides tests: formatting, vet, tidy modules, generated 
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
 	cd deploy/tools && $(GO) vet ./... && $(GO) mod tidy -diff
+	cd deploy/image && $(GO) vet ./... && $(GO) mod tidy -diff
 	$(MAKE) -s generate
 	@git diff --exit-code -- proto api deploy/crds && test -z "$$(git ls-files --others --exclude-standard -- proto api deploy/crds)" || \
 		{ echo "generated code differs from its source: commit the result of make generate"; exit 1; }
