@@ -2,10 +2,13 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"inferencecache.io/inferencecache/internal/kv"
 	"inferencecache.io/inferencecache/internal/policy"
@@ -463,6 +466,55 @@ func TestUnknownLoadIsTheMedian(t *testing.T) {
 			if c.GetReplicaId() == "r-1" && (c.GetLoadKnown() || c.GetBacklogMs() != 2000) {
 				t.Errorf("%v", c)
 			}
+		}
+	})
+}
+
+// TestRankingAllocatesOnlyTheAnswer: the answer, its rows and their list, and the
+// request id.
+func TestRankingAllocatesOnlyTheAnswer(t *testing.T) {
+	r := newFleet(t, 64, func(c *Config) { c.Decisions = 8 })
+	for i := range 40 {
+		r.holds(fmt.Sprint("r-", i+1), 0, 160*(i%8+1))
+	}
+	q := request(packed(0, 8192))
+	ask := func() { _, _ = r.LookupRoute(t.Context(), q) }
+	for range 20 {
+		ask()
+	}
+	if n := testing.AllocsPerRun(200, ask); n > 4 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkRankByCost is LookupRoute without a network for 64 candidates, of
+// which 40 hold something of 512 blocks; and what of it is the look into the
+// index.
+func BenchmarkRankByCost(b *testing.B) {
+	var c Config
+	configure(&c)
+	s := New(c, slog.New(slog.DiscardHandler), metrics.NewSet())
+	idle := 0.0
+	for i := range 64 {
+		u := update(fmt.Sprint("r-", i), chainEntry(0, 16*8*(i%40+1)))
+		if i >= 40 {
+			u.Prefixes = nil
+		}
+		u.Stats = &pb.ReplicaStats{RunningRequests: &idle, WaitingRequests: &idle}
+		s.ingest(time.Now(), u)
+	}
+	q := request(packed(0, 16*512))
+	b.Run("all", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = s.LookupRoute(b.Context(), q)
+		}
+	})
+	b.Run("index", func(b *testing.B) {
+		l := s.begin(time.Now(), q)
+		l.resolve(b.Context())
+		for b.Loop() {
+			l.runs = s.index.Lookup(&l.scratch, l.now, l.at, l.input.keys)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 const (
 	maxRequestID = 128 // bytes
 	maxRemarked  = 8   // ranked replicas that a decision remembers
+	maxHeld      = 256 // holders
 )
 
 // decisions are the latest answers, by request id, in a ring. They hold names
@@ -125,11 +126,11 @@ func (l *lookup) record(id, reason string) {
 				d.ranked = append(d.ranked, remark{Scored: l.scored[i], named: true})
 			}
 		}
-		for i := range l.holds { // of profile Compat
+		for i := range l.holds[:min(len(l.holds), maxHeld)] { // of profile Compat
 			d.held = append(d.held, holder{l.holds[i].Replica, l.holds[i].Tokens})
 		}
 		for i := range l.sides {
-			if s := &l.sides[i]; s.held > 0 {
+			if s := &l.sides[i]; s.held > 0 && len(d.held) < maxHeld {
 				d.held = append(d.held, holder{l.candidates[i].Replica, s.held})
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"inferencecache.io/inferencecache/internal/journal"
 	"inferencecache.io/inferencecache/internal/kv"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
@@ -39,11 +40,15 @@ func (s *Server) applyEvent(now time.Time, e *pb.CacheEvent) {
 		s.meters.applied(s.index.Remove(now, tenant, model, replica, e.GetAdapterId(), key, at))
 		for _, fl := range s.fleets.every(tenant, model) {
 			s.removals.add(at, source{fl.scope, replica}, e.GetAdapterId(), []kv.Hash{key})
+			s.journal.Remove(journal.Remove{At: now, Scope: fl.scope, Adapter: e.GetAdapterId(), Replica: replica, Keys: []kv.Hash{key}})
 		}
 	case pb.CacheEvent_ALL_CLEARED:
 		s.index.Clear(now, tenant, model, replica, at)
 		s.replicas.clear(tenant, model, replica, at)
 		s.fleets.clear(tenant, model, replica, at)
+		for _, fl := range s.fleets.every(tenant, model) {
+			s.journal.Clear(journal.Clear{At: now, Scope: fl.scope, Replica: replica})
+		}
 	case pb.CacheEvent_REPLICA_UPDATED:
 		s.replicas.touch(tenant, model, replica, at)
 		s.fleets.touch(now, tenant, model, replica, at)

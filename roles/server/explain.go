@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"inferencecache.io/inferencecache/index"
 	"inferencecache.io/inferencecache/internal/kv"
 	"inferencecache.io/inferencecache/internal/policy"
 	"inferencecache.io/inferencecache/internal/rank"
@@ -135,6 +136,8 @@ func (l *lookup) explainRest(e *pb.ExplainResponse) {
 		shown[c.ReplicaId] = c
 	}
 	known := l.server.fleets.known(l.now, fl)
+	blocks := stored{lookup: l, others: l.server.index.Partitions(l.at.Tenant), by: map[place][]index.Entry{}}
+	slices.SortFunc(blocks.others, comparePartitions)
 	for i := range known {
 		k := &known[i]
 		c := shown[k.name]
@@ -143,7 +146,7 @@ func (l *lookup) explainRest(e *pb.ExplainResponse) {
 			e.Considered = append(e.Considered, c)
 		}
 		c.LoadAgeMs, c.Truth, c.Quarantined = k.loadAge, float64(k.truth), k.liar
-		l.ended(c, k)
+		blocks.ended(c, k)
 	}
 }
 

@@ -5,12 +5,36 @@ import (
 	"slices"
 	"time"
 
+	"inferencecache.io/inferencecache/index"
 	"inferencecache.io/inferencecache/internal/kv"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
+// stored is what the index has of the blocks at which runs ended. It asks once
+// for each, as many runs end at the same block.
+type stored struct {
+	*lookup
+	others []kv.Partition // of the tenant, in order
+	by     map[place][]index.Entry
+}
+
+type place struct {
+	kv.Partition
+	key kv.Hash
+}
+
+func (l *stored) entries(p kv.Partition, key kv.Hash) []index.Entry {
+	at := place{p, key}
+	list, ok := l.by[at]
+	if !ok {
+		list = l.server.index.Entries(l.now, p, key)
+		l.by[at] = list
+	}
+	return list
+}
+
 // ended says where a replica's run of blocks ended and why, as far as known.
-func (l *lookup) ended(c *pb.Considered, k *acquaintance) {
+func (l *stored) ended(c *pb.Considered, k *acquaintance) {
 	set := func(end pb.RunEnd, at time.Time, detail string) {
 		c.RunEnd, c.RunDetail = end, detail
 		if !at.IsZero() {
@@ -55,8 +79,8 @@ var deathText = map[string]string{
 }
 
 // expired says when an entry was last reported that is too old to count.
-func (l *lookup) expired(replica string, key kv.Hash) (seen time.Time, ok bool) {
-	for _, e := range l.server.index.Entries(l.now, l.at, key) {
+func (l *stored) expired(replica string, key kv.Hash) (seen time.Time, ok bool) {
+	for _, e := range l.entries(l.at, key) {
 		if e.Replica == replica && e.Expired {
 			return e.Seen, true
 		}
@@ -65,14 +89,12 @@ func (l *lookup) expired(replica string, key kv.Hash) (seen time.Time, ok bool) 
 }
 
 // elsewhere looks for the block under the tenant's other names.
-func (l *lookup) elsewhere(replica string, key kv.Hash) (where string, ok bool) {
-	others := l.server.index.Partitions(l.at.Tenant)
-	slices.SortFunc(others, comparePartitions)
-	for _, p := range others {
+func (l *stored) elsewhere(replica string, key kv.Hash) (where string, ok bool) {
+	for _, p := range l.others {
 		if p == l.at {
 			continue
 		}
-		for _, e := range l.server.index.Entries(l.now, p, key) {
+		for _, e := range l.entries(p, key) {
 			if e.Replica == replica && !e.Expired {
 				return "it holds the block under " + difference(l.at, p), true
 			}
