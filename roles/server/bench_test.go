@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,5 +91,31 @@ func BenchmarkLoopback(b *testing.B) {
 				}
 			}
 		})
+		b.Run(name+"/callers=8", func(b *testing.B) { crowd(b, 8, call) })
+	}
+}
+
+// crowd lets several callers call one after the other each, and reports how long
+// the calls take.
+func crowd(b *testing.B, callers int, call func() error) {
+	took := make([][]time.Duration, callers)
+	var all sync.WaitGroup
+	b.ResetTimer()
+	for i := range callers {
+		all.Go(func() {
+			for range max(1, b.N/callers) {
+				start := time.Now()
+				if err := call(); err != nil {
+					b.Error(err)
+					return
+				}
+				took[i] = append(took[i], time.Since(start))
+			}
+		})
+	}
+	all.Wait()
+	sorted := slices.Sorted(slices.Values(slices.Concat(took...)))
+	for _, share := range []int{50, 99} {
+		b.ReportMetric(float64(sorted[len(sorted)*share/100].Microseconds()), fmt.Sprintf("p%d-us", share))
 	}
 }
