@@ -473,6 +473,9 @@ func TestUnknownLoadIsTheMedian(t *testing.T) {
 // TestRankingAllocatesOnlyTheAnswer: the answer, its rows and their list, and the
 // request id.
 func TestRankingAllocatesOnlyTheAnswer(t *testing.T) {
+	if raced {
+		t.Skip("the race detector lets pools forget: run without -race")
+	}
 	r := newFleet(t, 64, func(c *Config) { c.Decisions = 8 })
 	for i := range 40 {
 		r.holds(fmt.Sprint("r-", i+1), 0, 160*(i%8+1))
