@@ -26,12 +26,7 @@ func (x *Index) Key(b []byte) kv.Hash {
 
 // place is where a key lies in the order of every table: a bijection of 64
 // bits under a random salt. Tables store places, not keys.
-func (x *Index) place(k kv.Hash) uint64 {
-	v := uint64(k) ^ x.salt
-	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
-	v = (v ^ v>>27) * 0x94d049bb133111eb
-	return v ^ v>>31
-}
+func (x *Index) place(k kv.Hash) uint64 { return kv.Mix(uint64(k) ^ x.salt) }
 
 // A tick is a millisecond since the Unix epoch. Holders keep the low 32 bits,
 // which are told apart as long as two stamps lie within 24 days: maxTTL keeps

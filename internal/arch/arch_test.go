@@ -68,7 +68,7 @@ var plan = map[string]room{
 
 	"webhook/inject":      {machines, []string{"api/v1alpha1"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
-	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm"}, []string{metricsLib, pflagLib, syncLib}},
+	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm", "internal/kv"}, []string{metricsLib, pflagLib, syncLib}},
 
 	"reconcile/compile": {tools, []string{"api/v1alpha1", "internal/policy"}, []string{"k8s.io/apimachinery"}},
 
@@ -84,7 +84,7 @@ var plan = map[string]room{
 	"internal/memhttp":          {tools, nil, nil},
 	"internal/obs":              {tools, nil, []string{metricsLib}},
 	"internal/rank":             {tools, []string{"internal/kv"}, nil},
-	"internal/trace":            {tools, nil, nil},
+	"internal/trace":            {tools, []string{"internal/kv"}, nil},
 
 	"api/v1alpha1":    {words, nil, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"internal/arch":   {words, nil, nil},

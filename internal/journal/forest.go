@@ -44,7 +44,7 @@ func (f *forest) parent(n uint32) uint32 { return f.parents[f.place(n)] }
 
 // bucket returns where key belongs and what its mark begins with.
 func (f *forest) bucket(key kv.Hash) (b *bucket, mark uint32) {
-	spread := uint64(key) * 0x9e3779b97f4a7c15 // keys are the callers' and may be alike
+	spread := uint64(key) * kv.Golden // keys are the callers' and may be alike
 	return &f.table[spread>>32&uint64(len(f.table)-1)], used | uint32(spread>>53)<<maxWindow
 }
 

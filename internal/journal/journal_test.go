@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +123,7 @@ func record(t *testing.T, path string, maxBytes int64, records []Record) {
 	for i, r := range records {
 		give(j, r)
 		for i%100 == 0 && j.Written() <= int64(i-queueRecords/2) {
-			time.Sleep(time.Millisecond) // the disk is slower than the test
+			runtime.Gosched() // the disk is slower than the test
 		}
 	}
 	stop()

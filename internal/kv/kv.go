@@ -80,6 +80,17 @@ func Unpack(dst []Hash, packed []byte) (hashes []Hash, ok bool) {
 	return dst, true
 }
 
+// Mix is a bijection of 64 bits whose every output bit depends on every input
+// bit: the last steps of SplitMix64 (Steele, Lea and Flood, 2014).
+func Mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Golden is 2^64 over the golden ratio, by which SplitMix64 steps.
+const Golden = 0x9e3779b97f4a7c15
+
 // Tier is where a replica keeps a block; lower is more local and faster. The
 // numbers are those of the wire enum CacheTier, and a tier this build does not
 // know keeps its place in the order: colder than T3.

@@ -5,13 +5,11 @@ import "inferencecache.io/inferencecache/internal/kv"
 // Lot is the weight of a replica for a prompt in rendezvous hashing (Thaler and
 // Ravishankar, 1998): the replica with the highest weight gets the prompt, so
 // that one more or less of n replicas moves only every n-th prompt. Both
-// arguments are hashes; the mixing is that of splitmix64.
-func Lot(prompt, replica uint64) uint64 {
-	z := prompt ^ replica*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
-}
+// arguments are hashes.
+func Lot(prompt, replica uint64) uint64 { return kv.Mix(prompt ^ replica*kv.Golden) }
+
+// slot spreads keys, which callers choose, over the places of a table.
+func slot(key kv.Hash, mask uint64) uint64 { return uint64(key) * kv.Golden >> 32 & mask }
 
 // likes is how many replicas the forecast knows for one prefix.
 const likes = 4
@@ -39,7 +37,7 @@ func NewForecast(bits int, life float64) *Forecast {
 }
 
 func (f *Forecast) place(key kv.Hash) *foreseen {
-	return &f.table[uint64(key)*0x9e3779b97f4a7c15>>32&f.mask]
+	return &f.table[slot(key, f.mask)]
 }
 
 // depths calls visit for the depths that the forecast looks at.

@@ -29,7 +29,7 @@ func NewPopularity(bits int, fade float64) *Popularity {
 }
 
 func (p *Popularity) place(key kv.Hash) *popular {
-	return &p.table[uint64(key)*0x9e3779b97f4a7c15>>32&p.mask]
+	return &p.table[slot(key, p.mask)]
 }
 
 // Ask counts a prompt, at a time in seconds. Prompts of different salts have

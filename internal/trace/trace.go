@@ -4,7 +4,11 @@
 // does not replay anything. The benchmarks read it.
 package trace
 
-import "time"
+import (
+	"time"
+
+	"inferencecache.io/inferencecache/internal/kv"
+)
 
 // Request is one line of a trace.
 type Request struct {
@@ -19,9 +23,4 @@ type Request struct {
 
 // Spread turns the small numbers of a trace into what hashes look like
 // (SplitMix64).
-func Spread(id uint64) uint64 {
-	id += 0x9e3779b97f4a7c15
-	id = (id ^ id>>30) * 0xbf58476d1ce4e5b9
-	id = (id ^ id>>27) * 0x94d049bb133111eb
-	return id ^ id>>31
-}
+func Spread(id uint64) uint64 { return kv.Mix(id + kv.Golden) }

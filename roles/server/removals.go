@@ -34,7 +34,7 @@ func (r *removals) who(from source, adapter string) uint64 {
 	return maphash.Comparable(r.seed, from) ^ maphash.String(r.seed, adapter)
 }
 
-func what(who uint64, key kv.Hash) uint64 { return (who ^ uint64(key)) * 0x9e3779b97f4a7c15 }
+func what(who uint64, key kv.Hash) uint64 { return (who ^ uint64(key)) * kv.Golden }
 
 // add notes that a source gave up keys.
 func (r *removals) add(at time.Time, from source, adapter string, keys []kv.Hash) {

@@ -1,6 +1,10 @@
 package sim
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"inferencecache.io/inferencecache/internal/kv"
+)
 
 // blockHash is the engine's own name of a block and its whole prefix. Like
 // vLLM's it depends on a seed, so no two processes need to agree on it and it
@@ -64,11 +68,5 @@ func (h blockHash) next(tokens []uint32, keys []string) blockHash {
 	return blockHash(x)
 }
 
-// scramble is the step of SplitMix64 (Steele, Lea, Flood 2014): a bijection
-// whose every output bit depends on every input bit.
-func scramble(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+// scramble is the step of SplitMix64.
+func scramble(x uint64) uint64 { return kv.Mix(x + kv.Golden) }
