@@ -2,8 +2,6 @@ package webhook
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -39,7 +37,7 @@ func Tenant(t, old *v1alpha1.CacheTenant, others []v1alpha1.CacheTenant, grants 
 	}
 	if id == v1alpha1.ReservedTenant {
 		errs = append(errs, field.Invalid(path, id, "is reserved for the self-test"))
-	} else if !Granted(t.Namespace, id, grants) {
+	} else if !v1alpha1.Granted(t.Namespace, id, grants) {
 		errs = append(errs, field.Forbidden(path, fmt.Sprintf("namespace %s may bound tenant %s only: remove the field, or let a cluster administrator list %q in the Namespace's annotation %s",
 			t.Namespace, t.Namespace, id, v1alpha1.AnnotationTenantGrants)))
 	}
@@ -53,13 +51,4 @@ func Tenant(t, old *v1alpha1.CacheTenant, others []v1alpha1.CacheTenant, grants 
 		errs = append(errs, field.Invalid(path, id, fmt.Sprintf("is bounded by CacheTenant %s of the same namespace", first)))
 	}
 	return errs
-}
-
-// Granted reports whether CacheTenants of a namespace may bound a tenant.
-func Granted(namespace, id, grants string) bool {
-	if id == namespace {
-		return true
-	}
-	listed := strings.Split(grants, ",")
-	return slices.ContainsFunc(listed, func(s string) bool { s = strings.TrimSpace(s); return s == id || s == "*" })
 }

@@ -212,3 +212,19 @@ func (t *CacheTenant) Tenant() string {
 	}
 	return t.Spec.TenantID
 }
+
+// Granted reports whether CacheTenants of a namespace may claim a tenant: the
+// one of its name, or one that its annotation AnnotationTenantGrants lists.
+// Whoever may create objects in a namespace could otherwise cap another team's
+// tenant. Nobody may claim the self-test's.
+func Granted(namespace, tenant, annotation string) bool {
+	if tenant == ReservedTenant || tenant == namespace {
+		return tenant != ReservedTenant
+	}
+	for granted := range strings.SplitSeq(annotation, ",") {
+		if granted = strings.TrimSpace(granted); granted == tenant || granted == "*" {
+			return true
+		}
+	}
+	return false
+}

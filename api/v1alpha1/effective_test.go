@@ -130,3 +130,26 @@ func TestTimesInForce(t *testing.T) {
 		t.Error(b.FirstEventTimeout())
 	}
 }
+
+func TestTenantIDIsTheNamespaceUnlessGranted(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		namespace, id, annotation string
+		want                      bool
+	}{
+		{"a", "a", "", true},
+		{"a", "b", "", false},
+		{"a", "b", "b", true},
+		{"a", "b", " c , b ", true},
+		{"a", "b", "bb,c", false},
+		{"a", "b", "*", true},
+		{"a", v1alpha1.ReservedTenant, "*", false},
+		{"a", "", "", true}, // unset: the namespace
+		{"a", "b", "c,", false},
+	} {
+		tenant := &v1alpha1.CacheTenant{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace}, Spec: v1alpha1.CacheTenantSpec{TenantID: v.id}}
+		if got := v1alpha1.Granted(v.namespace, tenant.Tenant(), v.annotation); got != v.want {
+			t.Errorf("%q in %s with %q: %t", v.id, v.namespace, v.annotation, got)
+		}
+	}
+}

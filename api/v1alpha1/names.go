@@ -74,11 +74,6 @@ const (
 // cannot grant himself another's id.
 const AnnotationTenantGrants = "inferencecache.io/tenant-grants"
 
-// AnnotationAllowNodeLocal "true" on a Namespace lets CacheBackends in it use
-// the NodeLocal topology, whose pods have host network and host path, where
-// the controller demands it.
-const AnnotationAllowNodeLocal = "inferencecache.io/allow-node-local"
-
 // FinalizerDrain holds a deleted CacheBackend until its servers are drained.
 const FinalizerDrain = "inferencecache.io/drain"
 

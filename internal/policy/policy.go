@@ -25,21 +25,15 @@ func (p Profile) String() string {
 	return "Cost"
 }
 
-// ParseProfile reads the name of a profile.
-func ParseProfile(name string) (Profile, error) {
-	switch name {
-	case "Cost":
-		return Cost, nil
-	case "Compat":
-		return Compat, nil
+// Set reads the name of a profile, and implements the flag package's Value.
+func (p *Profile) Set(name string) error {
+	for _, one := range []Profile{Cost, Compat} {
+		if one.String() == name {
+			*p = one
+			return nil
+		}
 	}
-	return Cost, fmt.Errorf("ranking profile %q: want Cost or Compat", name)
-}
-
-// Set implements the flag package's Value.
-func (p *Profile) Set(name string) (err error) {
-	*p, err = ParseProfile(name)
-	return err
+	return fmt.Errorf("ranking profile %q: want Cost or Compat", name)
 }
 
 // Type of the flag's value.

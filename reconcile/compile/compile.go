@@ -134,8 +134,8 @@ func compileTenants(in Input, out *Output) {
 	claims := map[string][]*v1alpha1.CacheTenant{}
 	for i := range in.Tenants {
 		t := &in.Tenants[i]
-		id := TenantID(t)
-		if !Granted(t.Namespace, id, in.Grants[t.Namespace]) {
+		id := t.Tenant()
+		if !v1alpha1.Granted(t.Namespace, id, in.Grants[t.Namespace]) {
 			out.Tenants[key(&t.ObjectMeta)] = Standing{false, v1alpha1.ReasonTenantNotGranted, ""}
 			continue
 		}
@@ -166,27 +166,6 @@ func compileTenants(in Input, out *Output) {
 			out.Tenants[key(&t.ObjectMeta)] = standing
 		}
 	}
-}
-
-// TenantID is the id that a CacheTenant claims: unset, its namespace.
-func TenantID(t *v1alpha1.CacheTenant) string { return cmp.Or(t.Spec.TenantID, t.Namespace) }
-
-// Granted reports whether objects of a namespace may claim a tenant id: its own
-// name, or one that the namespace's annotation grants. Whoever may create
-// objects in a namespace could otherwise cap another team's tenant.
-func Granted(namespace, id, annotation string) bool {
-	if id == v1alpha1.ReservedTenant {
-		return false
-	}
-	if id == namespace {
-		return true
-	}
-	for granted := range strings.SplitSeq(annotation, ",") {
-		if granted = strings.TrimSpace(granted); granted == id || granted == "*" {
-			return true
-		}
-	}
-	return false
 }
 
 func quota(t *v1alpha1.CacheTenant) *int64 {

@@ -124,27 +124,3 @@ func TestCompiledDocuments(t *testing.T) {
 		}
 	}
 }
-
-func TestTenantIDIsTheNamespaceUnlessGranted(t *testing.T) {
-	t.Parallel()
-	for _, v := range []struct {
-		namespace, id, annotation string
-		want                      bool
-	}{
-		{"a", "a", "", true},
-		{"a", "b", "", false},
-		{"a", "b", "b", true},
-		{"a", "b", " c , b ", true},
-		{"a", "b", "bb,c", false},
-		{"a", "b", "*", true},
-		{"a", v1alpha1.ReservedTenant, "*", false},
-		{"a", "", "c,", true}, // an empty id is the namespace: it never gets here
-	} {
-		if v.id == "" {
-			v.id = TenantID(&v1alpha1.CacheTenant{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace}})
-		}
-		if got := Granted(v.namespace, v.id, v.annotation); got != v.want {
-			t.Errorf("%q in %s with %q: %t", v.id, v.namespace, v.annotation, got)
-		}
-	}
-}
