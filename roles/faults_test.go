@@ -285,10 +285,12 @@ func TestSilentMistakesAreNamed(t *testing.T) {
 // A healthy engine has no condition, though its prompts are looked up.
 func TestHealthyEngineHasNoCondition(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, sim.Config{PrefillRate: 1e6, Seed: 1}, nil)
+	set := metrics.NewSet()
+	p := newPairIn(t, set, sim.Config{PrefillRate: 1e6, Seed: 1}, nil)
 	p.prompt(t, p.engine.Ranks()[0], 1, 20, nil)
 	p.expectHeld(t, "the prompt", 20)
-	time.Sleep(12 * time.Second) // two looks of the sentinel, the second of them with a lookup
+	checks := set.GetOrCreateCounter(`inferencecache_subscriber_self_checks_total{replica="r"}`)
+	p.wait(t, "a lookup of the prompt", func() bool { return checks.Get() > 0 })
 	if diff := cmp.Diff(map[subscriber.Condition]subscriber.Advice{}, maps.Clone(p.subscriber.Debug().Conditions)); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}

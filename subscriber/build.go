@@ -52,6 +52,7 @@ func New(config Config, deps Deps) (*Subscriber, error) {
 	s.conditions = newConditions(s.meters, s.log)
 	s.sentinel = &sentinel{
 		started: time.Now(), config: s.config, replica: s.replica, conditions: s.conditions,
+		checks:  s.meters.counter("self_checks_total", ""),
 		sources: s.sources.list, servers: s.servers.lookedUp,
 	}
 	if config.EngineMetricsURL != "" {

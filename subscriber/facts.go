@@ -77,23 +77,19 @@ func countEngines(gauge []sample) int {
 // whether they have no cache then. Of vLLM's levels 1 sets weights_offloaded and
 // 2 discard_all, and both give the cache away; 0 sets neither: it only pauses.
 func sleepState(states []sample) (asleep *bool, emptied bool) {
-	deep := len(states) > 0
-	levels := 0
+	levels, reached := 0, false
 	for _, s := range states {
 		switch state, _ := s.label("sleep_state"); state {
 		case "awake":
 			all := s.value == 0 && (asleep == nil || *asleep)
 			asleep = &all
 		case "weights_offloaded", "discard_all":
-			if levels++; s.value != 0 {
-				levels = math.MinInt32
-			}
+			levels++
+			reached = reached || s.value != 0
 		}
 	}
-	if levels >= 2 { // all levels are shown, and none of them is reached
-		deep = false
-	}
-	return asleep, deep && asleep != nil && *asleep
+	paused := levels >= 2 && !reached // all levels are shown, and it is at none
+	return asleep, asleep != nil && *asleep && !paused
 }
 
 // growth is what happened between two good pages.

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
+
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
@@ -33,6 +35,7 @@ type sentinel struct {
 	replica    *replica
 	sources    func() []*source
 	conditions *conditions
+	checks     *metrics.Counter // lookups of the engine's own prompts that were answered
 
 	servers func() []lookedUp
 
@@ -57,10 +60,12 @@ func (s *sentinel) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
+			answered := 0
 			if now.Sub(s.looked) >= checkEvery {
-				s.lookUp(ctx, now)
+				answered = s.lookUp(ctx, now)
 			}
 			s.conditions.set(diagnose(s.gather(now, &base)))
+			s.checks.Add(answered)
 		}
 	}
 }
@@ -123,12 +128,13 @@ func (s *source) symptoms(now time.Time) sourceSymptoms {
 }
 
 // lookUp asks every server for a prompt that the engine has stored, as a
-// gateway does, and keeps which of them do not name this replica.
-func (s *sentinel) lookUp(ctx context.Context, now time.Time) {
+// gateway does, and keeps which of them do not name this replica. It returns how
+// many answered.
+func (s *sentinel) lookUp(ctx context.Context, now time.Time) (answered int) {
 	asked, ok := s.prompt(now)
 	if !ok {
 		s.lookups, s.doubted = nil, nil
-		return
+		return 0
 	}
 	s.looked = now
 	doubted := s.doubted
@@ -141,6 +147,7 @@ func (s *sentinel) lookUp(ctx context.Context, now time.Time) {
 		if ctx.Err() != nil || err != nil || !server.settled(asked.at) || !s.replica.holds(asked.adapter, asked.first()) {
 			continue // unreachable servers show elsewhere
 		}
+		answered++
 		if matched >= asked.blockSize {
 			continue
 		}
@@ -151,6 +158,7 @@ func (s *sentinel) lookUp(ctx context.Context, now time.Time) {
 			s.lookups = append(s.lookups, fmt.Sprintf("%s finds %d of %d tokens", server.name(), matched, len(asked.tokens)))
 		}
 	}
+	return answered
 }
 
 // prompt is the youngest one that is old enough to have been reported.
