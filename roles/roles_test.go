@@ -285,6 +285,30 @@ func TestAPromptFindsItsReplica(t *testing.T) {
 	if out := ask("--text", strings.Repeat("never seen ", 30)); !strings.Contains(out, "AFFINITY_HINT") {
 		t.Errorf("an unseen prompt: %s", out)
 	}
+	for _, v := range []struct {
+		args []string
+		want string // a pattern; "!": also an error
+	}{
+		{[]string{"lookup", "--tenant", "demo", "--model", "sim", "--text", prompt, "--request", "mine", "--explain"}, `(?s)request mine .*sim-2: holds 288 of 288 tokens.*sim-2 .*COMPLETE.*sim-1 .*NEVER_STORED`},
+		{[]string{"explain", "--request", "mine"}, `(?s)PREFIX_MATCH.*sim-2: holds 288.*would be first if sim-2 kept a prompt waiting`},
+		{[]string{"explain", "--request", "mine", "-o", "json"}, `"heldTokens": *288`},
+		{[]string{"explain", "--request", "nobody's"}, `!the server remembers no request of this id`},
+		{[]string{"explain", "--tenant", "demo", "--model", "sim", "--tokens", "1,2,3"}, `NO_HINT.*\n.*shorter than one block`},
+		{[]string{"outcome", "--request", "mine", "--replica", "sim-2", "--cached", "280", "--prompt", "300"}, `expected 272 cached tokens, found 280`},
+		{[]string{"outcome", "--request", "mine", "--replica", "sim-2"}, `!not taken: ALREADY_REPORTED`},
+		{[]string{"outcome", "--replica", "sim-2"}, `!--request and --replica are required`},
+		{[]string{"gain", "--tenant", "demo"}, `(?s)demo / sim: \d+ lookups, outcomes of 1 .*of 300 prompt tokens engines found 280.*one outcome says nothing`},
+		{[]string{"gain", "--tenant", "nobody"}, `no lookup has named or ranked a replica`},
+	} {
+		out, err := command(t.Context(), append(v.args, "--server", server)...)
+		want, fails := strings.CutPrefix(v.want, "!")
+		if err != nil {
+			out += err.Error()
+		}
+		if !regexp.MustCompile(want).MatchString(out) || (err != nil) != fails {
+			t.Errorf("%q: %v\n%s", v.args, err, out)
+		}
+	}
 	if body := post(t, control+"/snapshot", ""); !strings.Contains(body, "use GET") {
 		t.Errorf("control: %s", body)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"hash/maphash"
 	"sync"
 
 	"inferencecache.io/inferencecache/index"
@@ -49,16 +50,15 @@ func (l *lookup) rankByCost(short bool) string {
 	if !l.at.Complete() || len(l.input.keys) == 0 {
 		return noHint
 	}
-	fl := l.server.fleets.of(l.at.Scope)
-	if fl == nil {
+	if l.home == nil {
 		return l.miss()
 	}
-	l.salt = fl.salt ^ hashOf(l.at.Adapter) // keeps adapters apart
+	l.salt = l.home.salt ^ maphash.String(l.server.fleets.seed, l.at.Adapter) // keeps adapters apart
 	if !short {
 		l.runs = l.server.index.Lookup(&l.scratch, l.now, l.at, l.input.keys)
 		l.foresee()
 	}
-	l.server.fleets.gather(l, fl)
+	l.server.fleets.gather(l, l.home)
 	if len(l.candidates) == 0 {
 		return l.miss()
 	}
@@ -67,26 +67,36 @@ func (l *lookup) rankByCost(short bool) string {
 	if reason == affinityHint && !l.policy.Affinity {
 		return noHint
 	}
+	if k := l.most(); k > 0 {
+		l.ranked = l.ranked[:min(k, len(l.ranked))]
+	}
 	l.row()
 	return reason
 }
 
-// query is the ranking's question. The answer is cut here and not later, so that
-// it keeps the best replica that holds nothing.
+// most is how many replicas the answer may name; 0: all.
+func (l *lookup) most() int {
+	if k := int(l.request.GetTopK()); k > 0 {
+		return k
+	}
+	return int(l.policy.TopK)
+}
+
+// query is the ranking's question. The ranking cuts the list and keeps the best
+// replica that holds nothing in it. Two are ranked at least: the reason depends
+// on whether the second is equal.
 func (l *lookup) query() rank.Query {
 	q := rank.Query{
-		Prompt: clampInt32(l.input.tokens), TTFT: float64(l.request.GetSlo().GetTtftMs()) / 1000,
-		Top: int(l.policy.TopK),
+		Prompt: clampInt32(l.input.tokens), Least: l.input.last(),
+		TTFT: float64(l.request.GetSlo().GetTtftMs()) / 1000,
 	}
-	if k := int(l.request.GetTopK()); k > 0 {
-		q.Top = k
+	if k := l.most(); k > 0 {
+		q.Top = max(2, k)
 	}
 	if !l.input.chain { // what is held is known, the prompt's length only if the client says it
 		for i := range l.sides {
 			q.Prompt = max(q.Prompt, l.sides[i].held)
 		}
-	} else { // the last block is computed in any case: its logits are wanted
-		q.Least = l.input.covered(len(l.input.keys)) - l.input.covered(len(l.input.keys)-1)
 	}
 	return q
 }
@@ -103,15 +113,6 @@ func (l *lookup) foresee() {
 	g.soon.Soon(now, l.salt, l.input.keys, func(replica uint32, blocks int) {
 		l.soon = append(l.soon, expected{replica, int32(blocks)})
 	})
-}
-
-// hashOf a name is its FNV-1a.
-func hashOf(name string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(name) {
-		h = (h ^ uint64(name[i])) * 1099511628211
-	}
-	return h
 }
 
 // lot of the prompt: prompts that begin alike share it.
@@ -155,9 +156,9 @@ func (l *lookup) reason() string {
 	switch {
 	case held >= max(1, l.policy.MinMatchedTokens) && !l.sides[top.Number].quarantined:
 		return prefixMatch
-	case l.fleet.Blind, top.Reusable > top.Held, len(l.ranked) == 1 && len(l.candidates) == 1:
+	case l.fleet.Blind, top.Reusable > top.Held, len(l.candidates) == 1:
 		return affinityHint
-	case l.fleet.Held == top.Held && len(l.ranked) > 1 && l.ranked[1].Finish == top.Finish:
+	case l.fleet.Held == top.Held && l.ranked[1].Finish == top.Finish:
 		return affinityHint // the lot decided
 	}
 	return loadHint
@@ -180,24 +181,30 @@ func (l *lookup) row() {
 	}
 }
 
-// follow notes that the prompt goes to the first replica of the answer.
+// follow notes the lookup and, unless nobody was named, that the prompt goes to
+// the first replica of the answer.
 func (l *lookup) follow() {
-	top := &l.ranked[0]
-	now := l.server.fleets.seconds(l.now)
-	fl := l.server.fleets.of(l.at.Scope)
+	fl := l.home
 	if fl == nil {
 		return
 	}
+	sent := len(l.ranked) > 0 && !l.policy.Shadow
+	now, number := l.server.fleets.seconds(l.now), uint32(0)
 	fl.mu.Lock()
-	m := l.sides[top.Number].member
-	m.load.hint(now, top.Prefill)
-	fl.learn(top.Prefill)
-	number := m.number
+	fl.gain.lookups[shadowIndex(l.policy.Shadow)]++
+	if sent {
+		m := l.sides[l.ranked[0].Number].member
+		m.load.hint(now, l.ranked[0].Prefill)
+		fl.learn(l.ranked[0].Prefill)
+		number = m.number
+	}
 	fl.mu.Unlock()
-	g := l.server.guesses
-	g.mu.Lock()
-	g.soon.Sent(now, l.salt, l.input.keys, number)
-	g.mu.Unlock()
+	if sent {
+		g := l.server.guesses
+		g.mu.Lock()
+		g.soon.Sent(now, l.salt, l.input.keys, number)
+		g.mu.Unlock()
+	}
 }
 
 // learn how long prompts take, from what is expected of one.

@@ -521,3 +521,27 @@ func BenchmarkRankByCost(b *testing.B) {
 		}
 	})
 }
+
+func TestClockOfAProducerDoesNotKill(t *testing.T) {
+	t.Parallel()
+	r := newFleet(t, 1)
+	u := update("slow-clock", chainEntry(0, 640))
+	u.TimestampUs = time.Now().Add(-5 * time.Minute).UnixMicro()
+	r.report(u)
+	if got := r.first(packed(0, 640)); got != "slow-clock" {
+		t.Errorf("%s goes before a holder whose clock is slow", got)
+	}
+}
+
+// TestReasonDoesNotDependOnHowManyAreNamed: two equal replicas hold nothing, so
+// the lot decides.
+func TestReasonDoesNotDependOnHowManyAreNamed(t *testing.T) {
+	t.Parallel()
+	for k := range int32(3) {
+		r := newFleet(t, 2)
+		answer := r.ask(packed(0, 640), top(k))
+		if answer.GetReasonCode() != affinityHint || k > 0 && len(answer.GetReplicaScores()) != int(k) {
+			t.Errorf("top %d: %v", k, answer)
+		}
+	}
+}

@@ -50,7 +50,6 @@ type remark struct {
 	rank.Scored
 	blocks      int
 	quarantined bool
-	named       bool
 }
 
 // holder is how many of a prompt's tokens a replica was said to hold.
@@ -113,17 +112,17 @@ func (d *decision) promised(tokens int32) int32 { return max(0, min(tokens, d.to
 func (l *lookup) record(id, reason string) {
 	l.server.decisions.add(id, func(d *decision) {
 		d.at, d.where, d.reason, d.profile, d.shadow = l.now, l.at, reason, l.policy.Profile, l.policy.Shadow
-		d.tokens, d.blocks, d.block = clampInt32(l.input.tokens), int32(len(l.input.keys)), l.query().Least
+		d.tokens, d.blocks, d.block = clampInt32(l.input.tokens), int32(len(l.input.keys)), l.input.last()
 		d.fleet, d.members = l.fleet, len(l.candidates)
 		for i := range l.ranked[:min(len(l.ranked), maxRemarked)] {
 			s := &l.sides[l.ranked[i].Number]
 			d.ranked = append(d.ranked, remark{
-				Ranked: l.ranked[i], Scored: l.scored[i], blocks: s.blocks, quarantined: s.quarantined, named: true,
+				Ranked: l.ranked[i], Scored: l.scored[i], blocks: s.blocks, quarantined: s.quarantined,
 			})
 		}
 		for i := range l.scored[:min(len(l.scored), maxRemarked)] {
 			if len(l.ranked) == 0 { // profile Compat: there is only the score
-				d.ranked = append(d.ranked, remark{Scored: l.scored[i], named: true})
+				d.ranked = append(d.ranked, remark{Scored: l.scored[i]})
 			}
 		}
 		for i := range l.holds[:min(len(l.holds), maxHeld)] { // of profile Compat

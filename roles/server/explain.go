@@ -127,15 +127,14 @@ func (l *lookup) explainCompat(e *pb.ExplainResponse) {
 // explainRest adds what the fleet knows of each, where runs ended, and the
 // replicas that were no candidates.
 func (l *lookup) explainRest(e *pb.ExplainResponse) {
-	fl := l.server.fleets.of(l.at.Scope)
-	if fl == nil || len(l.input.keys) == 0 {
+	if l.home == nil || len(l.input.keys) == 0 {
 		return
 	}
 	shown := map[string]*pb.Considered{}
 	for _, c := range e.Considered {
 		shown[c.ReplicaId] = c
 	}
-	known := l.server.fleets.known(l.now, fl)
+	known := l.server.fleets.known(l.now, l.home)
 	blocks := stored{lookup: l, others: l.server.index.Partitions(l.at.Tenant), by: map[place][]index.Entry{}}
 	slices.SortFunc(blocks.others, comparePartitions)
 	for i := range known {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"hash/fnv"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -56,7 +57,7 @@ type member struct {
 	number uint32 // never given to another replica of the fleet
 	hash   uint64 // the same on every server, so that lots are
 
-	heard     time.Time     // last sign of life
+	heard     time.Time     // when the last sign of life came, by our clock
 	promise   time.Duration // within which another one follows; 0: none
 	state     pb.StreamState
 	asleep    bool
@@ -127,7 +128,9 @@ func (fl *fleet) join(replica string) int {
 	if fl.byName[replica] != nil {
 		return 0
 	}
-	m := &member{name: replica, number: fl.next, hash: hashOf(replica)}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(replica)) // never fails
+	m := &member{name: replica, number: fl.next, hash: hash.Sum64()}
 	fl.next++
 	fl.byName[replica], fl.byNumber[m.number] = m, m
 	at, _ := slices.BinarySearchFunc(fl.members, replica, func(m *member, name string) int { return cmp.Compare(m.name, name) })
@@ -154,7 +157,7 @@ func (f *fleets) hear(now, seen time.Time, u *pb.CacheStateUpdate) (ok bool) {
 		if !seen.After(m.gone) {
 			return
 		}
-		m.alive(now, seen)
+		m.alive(now)
 		m.promise = time.Duration(u.GetHeartbeatMs()) * time.Millisecond
 		if state := u.GetStreamState(); state != pb.StreamState_STREAM_STATE_UNSPECIFIED {
 			m.state = state
@@ -175,16 +178,9 @@ func (f *fleets) hear(now, seen time.Time, u *pb.CacheStateUpdate) (ok bool) {
 	return true
 }
 
-// alive notes a sign of life; it ends a death.
-func (m *member) alive(now, seen time.Time) {
-	if seen.After(m.heard) {
-		m.heard = seen
-	}
-	if m.heard.After(now) {
-		m.heard = now
-	}
-	m.gone, m.cause = time.Time{}, ""
-}
+// alive notes a sign of life; it ends a death. It goes by when that came: the
+// clock of a producer may be wrong.
+func (m *member) alive(now time.Time) { m.heard, m.gone, m.cause = now, time.Time{}, "" }
 
 // holds notes what explains misses: clears, and the size of blocks.
 func (m *member) holds(seen time.Time, u *pb.CacheStateUpdate) {
@@ -214,7 +210,7 @@ func (f *fleets) touch(now time.Time, tenant, model, replica string, seen time.T
 	for _, fl := range f.every(tenant, model) {
 		fl.with(replica, func(_ *fleet, m *member) {
 			if seen.After(m.gone) {
-				m.alive(now, seen)
+				m.alive(now)
 			}
 		})
 	}
@@ -252,36 +248,42 @@ func (f *fleets) suspicious(now time.Time, m *member) bool {
 	return m.state == pb.StreamState_STREAM_STALE || now.Sub(m.heard) >= max(f.suspect, missedHeartbeats*m.promise)
 }
 
-// count notes a lookup, for the gain.
-func (f *fleets) asked(scope kv.Scope, shadow bool) {
-	if fl := f.of(scope); fl != nil {
-		fl.mu.Lock()
-		fl.gain.lookups[shadowIndex(shadow)]++
-		fl.mu.Unlock()
+// expire forgets replicas that have been dead for long. Lookups go on meanwhile:
+// the list of fleets is locked only where one has shrunk.
+func (f *fleets) expire(now time.Time) {
+	for _, fl := range f.all() {
+		gone := fl.expire(now)
+		if gone == 0 {
+			continue
+		}
+		f.mu.Lock()
+		f.count -= gone
+		if fl.empty() {
+			delete(f.by, fl.scope)
+		}
+		f.mu.Unlock()
 	}
 }
 
-// expire forgets replicas that have been dead for long.
-func (f *fleets) expire(now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for scope, fl := range f.by {
-		fl.mu.Lock()
-		before := len(fl.members)
-		fl.members = slices.DeleteFunc(fl.members, func(m *member) bool {
-			old := now.Sub(m.heard) >= max(graveTime, missedHeartbeats*m.promise)
-			if old {
-				delete(fl.byName, m.name)
-				delete(fl.byNumber, m.number)
-			}
-			return old
-		})
-		f.count -= before - len(fl.members)
-		if len(fl.members) == 0 {
-			delete(f.by, scope)
+func (fl *fleet) expire(now time.Time) (gone int) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	before := len(fl.members)
+	fl.members = slices.DeleteFunc(fl.members, func(m *member) bool {
+		old := now.Sub(m.heard) >= max(graveTime, missedHeartbeats*m.promise)
+		if old {
+			delete(fl.byName, m.name)
+			delete(fl.byNumber, m.number)
 		}
-		fl.mu.Unlock()
-	}
+		return old
+	})
+	return before - len(fl.members)
+}
+
+func (fl *fleet) empty() bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return len(fl.members) == 0
 }
 
 // gather fills in the live replicas as candidates, with a side for each.

@@ -41,6 +41,18 @@ func (in *input) covered(blocks int) int32 {
 	return clampInt32(sum(in.counts[:blocks]))
 }
 
+// last is the tokens of a chain's last block, which engines compute in any case:
+// they need what follows it. 0 if there is no chain.
+func (in *input) last() int32 {
+	switch n := len(in.keys); {
+	case !in.chain || n == 0:
+		return 0
+	case in.counts != nil:
+		return in.counts[n-1]
+	}
+	return in.step
+}
+
 func sum(counts []int32) (total int64) {
 	for _, c := range counts {
 		total += int64(c)

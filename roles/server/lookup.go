@@ -43,6 +43,8 @@ type lookup struct {
 	holds   []rank.Hold
 	scored  []rank.Scored
 
+	home *fleet // of the request's scope; nil: nobody is known
+
 	// Of profile Cost.
 	dry        bool // leave no trace: for Explain
 	salt       uint64
@@ -99,7 +101,7 @@ func (l *lookup) release() {
 	l.keys, l.holds, l.scored = l.keys[:0], l.holds[:0], l.scored[:0]
 	clear(l.sides)
 	l.candidates, l.sides, l.soon = l.candidates[:0], l.sides[:0], l.soon[:0]
-	l.ranked, l.fleet, l.asked, l.salt, l.dry = nil, rank.Fleet{}, rank.Rates{}, 0, false
+	l.home, l.ranked, l.fleet, l.asked, l.salt, l.dry = nil, nil, rank.Fleet{}, rank.Rates{}, 0, false
 	if cap(l.keys) <= 1<<16 { // let the garbage collector have giants
 		pool.Put(l)
 	}
@@ -136,6 +138,7 @@ func (l *lookup) answer(ctx context.Context) *pb.LookupRouteResponse {
 // decide ranks by the policy's profile.
 func (l *lookup) decide() string {
 	short := l.policy.MinPrefixTokens > 0 && l.input.tokens < int64(l.policy.MinPrefixTokens)
+	l.home = l.server.fleets.of(l.at.Scope)
 	if l.policy.Profile == policy.Cost {
 		return l.rankByCost(short)
 	}
@@ -163,14 +166,9 @@ func (l *lookup) deliver(reason string) *pb.LookupRouteResponse {
 		reason = shadowed
 	}
 	l.record(id, reason)
-	l.server.fleets.asked(l.at.Scope, l.policy.Shadow)
-	if reason != shadowed {
-		if reason == prefixMatch && l.policy.LFU {
-			l.credit()
-		}
-		if len(l.ranked) > 0 {
-			l.follow()
-		}
+	l.follow()
+	if reason == prefixMatch && l.policy.LFU {
+		l.credit()
 	}
 	answer := l.respond(reason)
 	answer.RequestId = id

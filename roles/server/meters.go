@@ -116,9 +116,11 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 
 // journal shows how a journal fares.
 func (m *meters) journal(j *journal.Journal) {
-	m.set.NewGauge("inferencecache_journal_records_written", func() float64 { return float64(j.Written()) })
-	m.set.NewGauge("inferencecache_journal_records_dropped", func() float64 { return float64(j.Dropped()) })
-	m.set.NewGauge("inferencecache_journal_write_failures", func() float64 { return float64(j.Failures()) })
+	m.set.RegisterMetricsWriter(func(w io.Writer) {
+		metrics.WriteCounterUint64(w, `inferencecache_journal_records_total{result="written"}`, uint64(j.Written()))
+		metrics.WriteCounterUint64(w, `inferencecache_journal_records_total{result="dropped"}`, uint64(j.Dropped()))
+		metrics.WriteCounterUint64(w, "inferencecache_journal_write_failures_total", uint64(j.Failures()))
+	})
 }
 
 func counters(set *metrics.Set, name, label string, values []string) map[string]*metrics.Counter {

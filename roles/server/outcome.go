@@ -96,7 +96,7 @@ func (s *Server) logVerdict(liar bool, fl *fleet, replica string) {
 // conditionUntrue is the name of the condition of a replica in quarantine.
 const conditionUntrue = "untrue_reports"
 
-// paroles gives replicas in quarantine another chance, and counts those that stay.
+// paroles gives replicas in quarantine another chance.
 func (s *Server) paroles(now time.Time) {
 	for _, fl := range s.fleets.all() {
 		for _, replica := range fl.parole(now) {

@@ -17,6 +17,9 @@ import (
 // SyncCacheState applies each update as it arrives and acknowledges it.
 func (s *Server) SyncCacheState(_ context.Context, stream *connect.BidiStream[pb.CacheStateUpdate, pb.Ack]) error {
 	for {
+		if s.syncs.over() { // an update may have come with the stream, before it could be interrupted
+			return errDraining
+		}
 		update, err := stream.Receive()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -54,10 +57,6 @@ func (y *syncs) track(next http.Handler) http.Handler {
 func (y *syncs) enter(stream *http.ResponseController) (leave func()) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if y.closed {
-		interrupt(stream)
-		return func() {}
-	}
 	if y.open == nil {
 		y.open = map[*http.ResponseController]bool{}
 	}
