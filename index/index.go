@@ -14,6 +14,9 @@ type Config struct {
 	MemoryBytes int64  // hard budget over all that grows with entries; 0: none
 	MaxEntries  int64  // hard cap on holder entries (replica x key); 0: none
 	Defaults    Limits // for tenants that SetLimits does not name
+	// Seed makes the salts, so that a sequence of calls lays out memory the same
+	// way each time it is run. 0, as wherever keys come from others: random.
+	Seed uint64
 }
 
 // Limits is what a tenant's entries live under.
@@ -134,10 +137,14 @@ type Index struct {
 
 // New returns an empty index. It starts nothing: call Sweep now and then.
 func New(c Config) *Index {
+	salts := rand.Uint64
+	if c.Seed != 0 {
+		salts = rand.New(rand.NewPCG(c.Seed, c.Seed)).Uint64
+	}
 	x := &Index{
 		config:   c,
-		salt:     rand.Uint64(),
-		secret:   rand.Uint64(),
+		salt:     salts(),
+		secret:   salts(),
 		budget:   budget{limit: c.MemoryBytes},
 		tenants:  map[string]*tenant{},
 		defaults: c.Defaults.sane(),
