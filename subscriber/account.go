@@ -40,7 +40,7 @@ type ledger struct {
 	Unknown uint64                   // events with an unknown tag
 
 	// When each was last seen.
-	UnknownAt, UnmappedAt, SeedAt time.Time
+	UnknownAt, UnmappedAt, SeedAt, DriftAt time.Time
 
 	Rank     int  // that the last batch said
 	HasRank  bool // it said one
@@ -140,6 +140,13 @@ func (a *account) takePromptLocked(e *engine.Event, now time.Time) {
 // first is the key of the prompt's first block.
 func (p *ownPrompt) first() kv.Hash {
 	return fingerprint.Append(nil, p.tokens[:p.blockSize], p.blockSize)[0]
+}
+
+// drifted notes that the stream had to start over.
+func (a *account) drifted(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.DriftAt = now
 }
 
 // replays notes whether the engine answers requests for replay.

@@ -141,6 +141,7 @@ func (s *Subscriber) observed(f facts) {
 	now := time.Now()
 	before, known := s.sentinel.observe(f, now)
 	defer s.tellSleep(f, now)
+	defer s.tellDrift(f, now)
 	var since time.Time // the process is younger than that
 	switch {
 	case !known:

@@ -29,6 +29,8 @@ const (
 	UnknownEvents    Condition = "unknown_events"      // it sends kinds of event that this build does not know
 	CapReached       Condition = "cap_reached"         // it holds more blocks than are kept track of
 	EngineAsleep     Condition = "engine_asleep"       // it was put to sleep
+	HeldDrifted      Condition = "held_drifted"        // more was taken for held than it has room for
+	CacheUnseen      Condition = "cache_unseen"        // its cache answers, and nothing of it is known
 )
 
 // advice is what to change, for the log and for /debug/state.
@@ -49,8 +51,12 @@ var advice = map[Condition]string{
 	RandomHashSeed: "harmless for prompts sent as tokens or text; for keys shared over processes set PYTHONHASHSEED to one number in all engines",
 	NoReplay:       "let the engine replay (vLLM: replay_endpoint in --kv-events-config) and check --engine-replay-endpoint",
 	UnknownEvents:  "upgrade inferencecache; until then such an event may hide that blocks are gone",
-	EngineAsleep:   "wake the engine (vLLM: POST /wake_up); until then it serves nothing",
-	CapReached:     "raise --max-blocks, at about 105 bytes of memory for each",
+	HeldDrifted: "events of this engine are lost or misread, and what was held has been read anew from its history; " +
+		"if it comes again, let the engine replay, and report its version",
+	CacheUnseen: "what the engine stored before this started is not known: let it replay (vLLM: replay_endpoint in --kv-events-config), " +
+		"or restart the engine after its subscriber",
+	EngineAsleep: "wake the engine (vLLM: POST /wake_up); until then it serves nothing",
+	CapReached:   "raise --max-blocks, at about 105 bytes of memory for each",
 }
 
 // finding is a condition that holds, with what the advice does not know.

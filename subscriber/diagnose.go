@@ -53,6 +53,7 @@ type sourceSymptoms struct {
 type engineSymptoms struct {
 	prompts float64 // prompt tokens since the last event of any source, or since the page was first seen
 	caching string  // prefix caching: "True", "False", ""
+	cached  float64 // of these, found in the engine's cache while nothing of it was known here
 	asleep  bool
 	emptied bool // it has no cache while it sleeps
 	engines int  // data-parallel ranks that it shows; 0: unknown
@@ -86,6 +87,9 @@ func diagnose(s *symptoms) []finding {
 	if len(s.lookups) > 0 {
 		add(LookupMismatch, "%s", strings.Join(s.lookups, "; "))
 	}
+	if s.engine.cached >= minTokens && len(all) == 0 { // else that is why
+		add(CacheUnseen, "%.0f prompt tokens came from a cache of which no block is known", s.engine.cached)
+	}
 	return all
 }
 
@@ -113,6 +117,9 @@ func (s *sourceSymptoms) diagnose(all *symptoms, add func(Condition, string, ...
 	}
 	if recent(s.UnknownAt) {
 		add(UnknownEvents, "rank %d: %d events", s.rank, s.Unknown)
+	}
+	if recent(s.DriftAt) {
+		add(HeldDrifted, "rank %d: more blocks were taken for held than the engine has room for", s.rank)
 	}
 	if n := s.Refused[BlockSizeMismatch]; n > 0 && n >= s.Applied {
 		add(WrongBlockSize, "rank %d: %d stores refused, --block-size is %d", s.rank, n, all.blockSize)

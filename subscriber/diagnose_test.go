@@ -73,6 +73,10 @@ func TestDiagnoseNamesWhatIsWrong(t *testing.T) {
 		{"random seeds", func(_ *symptoms, one *sourceSymptoms) { one.SeedAt = now }, []Condition{RandomHashSeed}, ""},
 		{"unknown tags", func(_ *symptoms, one *sourceSymptoms) { one.Unknown, one.UnknownAt = 4, now }, []Condition{UnknownEvents}, ""},
 		{"cap", func(s *symptoms, _ *sourceSymptoms) { s.capped = 7 }, []Condition{CapReached}, "7 blocks"},
+		{"drift", func(_ *symptoms, one *sourceSymptoms) { one.DriftAt = now }, []Condition{HeldDrifted}, "rank 0"},
+		{"drift long ago", func(_ *symptoms, one *sourceSymptoms) { one.DriftAt = now.Add(-time.Hour) }, nil, ""},
+		{"hits of what is not known", func(s *symptoms, _ *sourceSymptoms) { s.engine.cached = 5000 }, []Condition{CacheUnseen}, "5000 prompt tokens"},
+		{"hits without replay", func(s *symptoms, one *sourceSymptoms) { s.engine.cached, one.NoReplay = 5000, true }, []Condition{NoReplay}, ""},
 		{"not found", func(s *symptoms, _ *sourceSymptoms) {
 			s.lookups = []string{"http://a finds 0 of 64 tokens"}
 		}, []Condition{LookupMismatch}, "http://a"},

@@ -85,7 +85,7 @@ func TestLoadKnowsOnlyWhatThePageSays(t *testing.T) {
 		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", dialect, diff)
 		}
-		if diff := cmp.Diff(facts{PromptTokens: -1}, seen); diff != "" {
+		if diff := cmp.Diff(facts{PromptTokens: -1, CachedTokens: -1}, seen); diff != "" {
 			t.Errorf("%s facts (-want +got):\n%s", dialect, diff)
 		}
 	}
@@ -260,28 +260,29 @@ func TestFacts(t *testing.T) {
 	}{
 		"all": {"vllm", []string{config + asleep(1, 0, 0) + "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} 1\n" +
 			"process_start_time_seconds 1.7799e+09\nvllm:prompt_tokens_total{engine=\"0\"} 40\nvllm:prompt_tokens_total{engine=\"1\"} 2\n"},
-			facts{Started: 1.7799e+09, PromptTokens: 42, PrefixCaching: "False", BlockSize: 16, Engines: 2, Asleep: &yes, Emptied: true}},
-		"nothing yet":       {"vllm", []string{`vllm:cache_config_info{block_size="None",enable_prefix_caching="None"} 1` + "\n"}, facts{PromptTokens: -1}},
-		"one engine awake":  {"vllm", []string{asleep(1, 0, 1)}, facts{PromptTokens: -1, Asleep: &no}},
-		"awake":             {"vllm", []string{asleep(1, 1)}, facts{PromptTokens: -1, Asleep: &no}},
-		"asleep at level 2": {"vllm", []string{asleep(2, 0)}, facts{PromptTokens: -1, Asleep: &yes, Emptied: true}},
-		"paused":            {"vllm", []string{asleep(0, 0)}, facts{PromptTokens: -1, Asleep: &yes}},
-		"level not said":    {"vllm", []string{fmt.Sprintf(sleep, 0, "awake", 0)}, facts{PromptTokens: -1, Asleep: &yes, Emptied: true}},
-		"grew":              {"vllm", []string{"vllm:prompt_tokens_total 1\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
-		"stood still":       {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
-		"fell":              {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n"}, facts{Fell: true}},
-		"fell before":       {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n", "vllm:prompt_tokens_total 1\n"}, facts{PromptTokens: 1}},
-		"fell while away":   {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 1\n"}, facts{Fell: true, PromptTokens: 1}},
-		"away and back":     {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2}},
-		"fell by rounding":  {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.6000000000000001\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{PromptTokens: -1}},
-		"seconds fell":      {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.7\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{Fell: true, PromptTokens: -1}},
-		"negative sample":   {"vllm", []string{"vllm:request_prefill_time_seconds_sum 5\n", "vllm:request_prefill_time_seconds_sum -900\n"}, facts{PromptTokens: -1}},
+			facts{Started: 1.7799e+09, PromptTokens: 42, CachedTokens: -1, PrefixCaching: "False", Capacity: 144, BlockSize: 16, Engines: 2, Asleep: &yes, Emptied: true}},
+		"nothing yet":       {"vllm", []string{`vllm:cache_config_info{block_size="None",enable_prefix_caching="None"} 1` + "\n"}, facts{PromptTokens: -1, CachedTokens: -1}},
+		"one engine awake":  {"vllm", []string{asleep(1, 0, 1)}, facts{PromptTokens: -1, CachedTokens: -1, Asleep: &no}},
+		"awake":             {"vllm", []string{asleep(1, 1)}, facts{PromptTokens: -1, CachedTokens: -1, Asleep: &no}},
+		"asleep at level 2": {"vllm", []string{asleep(2, 0)}, facts{PromptTokens: -1, CachedTokens: -1, Asleep: &yes, Emptied: true}},
+		"paused":            {"vllm", []string{asleep(0, 0)}, facts{PromptTokens: -1, CachedTokens: -1, Asleep: &yes}},
+		"level not said":    {"vllm", []string{fmt.Sprintf(sleep, 0, "awake", 0)}, facts{PromptTokens: -1, CachedTokens: -1, Asleep: &yes, Emptied: true}},
+		"grew":              {"vllm", []string{"vllm:prompt_tokens_total 1\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2, CachedTokens: -1}},
+		"stood still":       {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2, CachedTokens: -1}},
+		"fell":              {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n"}, facts{Fell: true, CachedTokens: -1}},
+		"fell before":       {"vllm", []string{"vllm:prompt_tokens_total 2\n", "vllm:prompt_tokens_total 0\n", "vllm:prompt_tokens_total 1\n"}, facts{PromptTokens: 1, CachedTokens: -1}},
+		"fell while away":   {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 1\n"}, facts{Fell: true, PromptTokens: 1, CachedTokens: -1}},
+		"away and back":     {"vllm", []string{"vllm:prompt_tokens_total 2\n", "", "vllm:prompt_tokens_total 2\n"}, facts{PromptTokens: 2, CachedTokens: -1}},
+		"fell by rounding":  {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.6000000000000001\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{PromptTokens: -1, CachedTokens: -1}},
+		"seconds fell":      {"sglang", []string{"sglang:forward_execution_seconds_total{category=\"extend\"} 0.7\n", "sglang:forward_execution_seconds_total{category=\"extend\"} 0.6\n"}, facts{Fell: true, PromptTokens: -1, CachedTokens: -1}},
+		"negative sample":   {"vllm", []string{"vllm:request_prefill_time_seconds_sum 5\n", "vllm:request_prefill_time_seconds_sum -900\n"}, facts{PromptTokens: -1, CachedTokens: -1}},
+		"hits":              {"vllm", []string{"vllm:prefix_cache_hits_total{engine=\"0\"} 3\nvllm:prefix_cache_hits_total{engine=\"1\"} 4\n"}, facts{PromptTokens: -1, CachedTokens: 7}},
 		"another start": {"vllm", []string{"process_start_time_seconds 1\n", "process_start_time_seconds 2\n"},
-			facts{Started: 2, PromptTokens: -1}},
-		"SGLang": {"sglang", []string{"sglang:page_size 64\nsglang:prompt_tokens_total{is_streaming=\"true\"} 3\nsglang:prompt_tokens_total{is_streaming=\"false\"} 4\n"},
-			facts{PromptTokens: 7, BlockSize: 64}},
+			facts{Started: 2, PromptTokens: -1, CachedTokens: -1}},
+		"SGLang": {"sglang", []string{"sglang:page_size 64\nsglang:max_total_num_tokens 6400\nsglang:cached_tokens_total 5\nsglang:prompt_tokens_total{is_streaming=\"true\"} 3\nsglang:prompt_tokens_total{is_streaming=\"false\"} 4\n"},
+			facts{PromptTokens: 7, CachedTokens: 5, BlockSize: 64, Capacity: 6400}},
 		"TensorRT-LLM": {"trtllm", []string{"trtllm_kv_cache_tokens_per_block{engine_type=\"trtllm\"} 32\ntrtllm_prompt_tokens_total 5\n"},
-			facts{PromptTokens: 5, BlockSize: 32}},
+			facts{PromptTokens: 5, CachedTokens: -1, BlockSize: 32}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -305,7 +306,7 @@ vllm:cache_config_info{block_size="16"} 1
 vllm:cache_config_info{block_size="32",model_name="n"} 1
 process_start_time_seconds 7
 `))
-	if diff := cmp.Diff(facts{Started: 7, PromptTokens: -1, BlockSize: 16}, got); diff != "" || err != nil {
+	if diff := cmp.Diff(facts{Started: 7, PromptTokens: -1, CachedTokens: -1, BlockSize: 16}, got); diff != "" || err != nil {
 		t.Errorf("err %v (-want +got):\n%s", err, diff)
 	}
 	if _, _, err := r.read(strings.NewReader("process_start_time_seconds 7\n")); !errors.Is(err, errNoFamily) {

@@ -21,6 +21,8 @@ type facts struct {
 	PromptTokens  float64 // of all prompts so far; -1: unknown
 	PrefixCaching string  // vLLM: "True" or "False"; "": unknown
 	BlockSize     int     // tokens; of a hybrid model its smallest; 0: unknown
+	CachedTokens  float64 // of all prompts so far, those that the engine found in its own cache; -1: unknown
+	Capacity      int64   // tokens that fit into the memory of all engines behind the page; 0: unknown
 	Engines       int     // vLLM: data-parallel engines behind the page; 0: unknown
 	Asleep        *bool   // vLLM: every engine sleeps and serves nothing; nil: unknown
 	Emptied       bool    // and has given its cache away
@@ -38,16 +40,38 @@ func (r *loadReader) facts(now readings, since growth) facts {
 		blockSize = now.family(f.BlockTokens).max
 	}
 	asleep, emptied := sleepState(now[f.Sleep])
+	capacity, _ := r.capacityTokens(now)
 	return facts{
 		Started:       now.family(startFamily).max,
 		Fell:          since.fell,
 		PromptTokens:  prompts,
+		CachedTokens:  r.cachedTokens(now),
+		Capacity:      capacity,
 		PrefixCaching: prefixCaching,
 		BlockSize:     int(min(max(blockSize, 0), math.MaxInt32)),
 		Engines:       countEngines(now[f.Running]),
 		Asleep:        asleep,
 		Emptied:       emptied,
 	}
+}
+
+// cachedTokens is the counter of tokens found in the engine's cache, or what its
+// way to tell the prefill speed takes off for them; -1 if neither is there.
+func (r *loadReader) cachedTokens(now readings) float64 {
+	if hits, ok := now.total(engine.Series{Name: r.families.Hits}); ok {
+		return hits
+	}
+	for _, way := range r.families.Prefill {
+		sum, known := 0.0, len(way.Cached) > 0
+		for _, one := range way.Cached {
+			tokens, ok := now.total(one)
+			sum, known = sum+tokens, known && ok
+		}
+		if known {
+			return sum
+		}
+	}
+	return -1
 }
 
 // described is what vllm:cache_config_info says, which is the same for every

@@ -91,6 +91,7 @@ type sourceMeters struct {
 	unheard       *metrics.Gauge   // blocks of the last snapshot that are not known
 	undecodable   *metrics.Counter
 	implausible   *metrics.Counter
+	drifts        *metrics.Counter // starts over because more was held than fits
 
 	bad       map[string]*metrics.Counter
 	batches   [verdicts]*metrics.Counter
@@ -125,6 +126,7 @@ func (m *meters) source(rank int, q *queue, state *machine) *sourceMeters {
 	s.snapshots = s.by("snapshots_total", "outcome", "applied", "failed", "foreign", "late")
 	s.undecodable = m.counter("undecodable_batches_total", label)
 	s.implausible = m.counter("implausible_timestamps_total", label)
+	s.drifts = m.counter("drift_resets_total", label)
 	s.bad = s.by("refused_messages_total", "reason", badFrames, badSequence, badReserved, badEmpty, badTopic)
 	s.restarts = s.by("engine_restarts_total", "cause",
 		causeSequence, causeReconnect, causeUnproven, causeEpoch, causeMetrics, causeAway)

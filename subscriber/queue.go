@@ -28,6 +28,7 @@ const (
 	markReplaced       // the engine's process has been another one since arrived, as its metrics show
 	markAsleep         // the engine sleeps without a cache, as they show too
 	markAwake          // it does not
+	markDrifted        // more is held than there is room for, as they show too
 )
 
 // queue stands between the goroutine that owns the socket and the worker. It

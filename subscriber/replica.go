@@ -82,6 +82,13 @@ func (r *replica) holdsAny(source int) bool {
 	return r.residency.HoldsAny(source)
 }
 
+// warmTokens is the room that what a stream holds takes up in its engine.
+func (r *replica) warmTokens(source int) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.residency.WarmTokens(source)
+}
+
 // stats are the residency's numbers.
 func (r *replica) stats() Stats {
 	r.mu.Lock()

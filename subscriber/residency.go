@@ -242,6 +242,19 @@ func (r *Residency) HoldsAny(rank int) bool {
 	return false
 }
 
+// WarmTokens is the room in tokens that what a rank holds in T1 takes up in its
+// engine. Groups hold the same tokens, each in blocks of its own: the largest
+// counts.
+func (r *Residency) WarmTokens(rank int) int64 {
+	var most int64
+	if rs, ok := r.ranks[rank]; ok {
+		for _, g := range rs.order {
+			most = max(most, int64(g.warm)*int64(g.size))
+		}
+	}
+	return most
+}
+
 // Len is the number of blocks held, each counted once for the replica.
 func (r *Residency) Len() int { return r.blocks.len() }
 

@@ -86,6 +86,7 @@ type blockGroup struct {
 	attention attention
 	size      int // largest block size stored, in tokens; 0 before the first
 	held      int // holdings
+	warm      int // of these, with a copy in T1
 	plain     int // of these, with a block
 
 	orphans map[uint64]*orphan // by their own hash
@@ -183,7 +184,8 @@ func (r *Residency) blockAt(place *block) uint32 {
 // replica, and forgets what is held no more.
 func (r *Residency) setCopies(at uint32, to copies) {
 	h := r.holdings.at(at)
-	owner := r.groups[h.group].owner
+	g := r.groups[h.group]
+	owner := g.owner
 	if owner.touched != nil {
 		owner.touched[h.hash] = struct{}{}
 	}
@@ -192,6 +194,12 @@ func (r *Residency) setCopies(at uint32, to copies) {
 	if h.assumed && to[slot(kv.T2)] == 0 {
 		h.assumed = false
 		owner.assumed--
+	}
+	if before[slot(kv.T1)] > 0 {
+		g.warm--
+	}
+	if to[slot(kv.T1)] > 0 {
+		g.warm++
 	}
 	if before.sum() > 1 {
 		r.stats.Multiple--
@@ -203,7 +211,6 @@ func (r *Residency) setCopies(at uint32, to copies) {
 		r.setHolders(h.block, before, to)
 	}
 	if to.sum() == 0 {
-		g := r.groups[h.group]
 		g.held--
 		r.byHash.drop(r.hashing.of(h.hash, g.id), at)
 		if h.block != 0 {
@@ -288,7 +295,7 @@ func (r *Residency) dropCopies(rs *rankState) {
 // reports nothing: that nothing is held is a Clear.
 func (r *Residency) wipe(rs *rankState) {
 	for _, g := range rs.order {
-		g.held, g.plain = 0, 0
+		g.held, g.plain, g.warm = 0, 0, 0
 	}
 	for _, a := range r.adapters.list {
 		a.blocks = 0

@@ -43,6 +43,7 @@ type sentinel struct {
 	page observation
 
 	// Only run touches these.
+	unseen  unseen
 	evicted uint64    // at the last look
 	capped  time.Time // when a block was evicted last
 	looked  time.Time
@@ -85,6 +86,21 @@ type promptBase struct {
 	set     bool
 }
 
+// unseen counts what the engine's cache answers while nothing is held here.
+type unseen struct {
+	base  float64 // the counter when something was last held
+	known bool
+}
+
+// tokens are those answered since, by the counter on a page; -1: it has none.
+func (u *unseen) tokens(cached float64, holds bool) float64 {
+	if holds || !u.known || cached < u.base {
+		*u = unseen{cached, cached >= 0}
+		return 0
+	}
+	return cached - u.base
+}
+
 func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 	found := &symptoms{now: now, started: s.started, blockSize: s.config.BlockSize, lookups: s.lookups}
 	batches := uint64(0)
@@ -92,8 +108,9 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 		found.sources = append(found.sources, one.symptoms(now))
 		batches += found.sources[len(found.sources)-1].Batches
 	}
-	if evicted := s.replica.stats().Evicted; evicted > s.evicted {
-		s.evicted, s.capped = evicted, now
+	held := s.replica.stats()
+	if held.Evicted > s.evicted {
+		s.evicted, s.capped = held.Evicted, now
 	}
 	if !s.capped.IsZero() && now.Sub(s.capped) < symptomMemory {
 		found.capped = s.evicted
@@ -107,7 +124,7 @@ func (s *sentinel) gather(now time.Time, base *promptBase) *symptoms {
 			*base = promptBase{batches, page.PromptTokens, true}
 		}
 		found.engine = engineSymptoms{
-			prompts: page.PromptTokens - base.prompts, caching: page.PrefixCaching, engines: page.Engines,
+			prompts: page.PromptTokens - base.prompts, cached: s.unseen.tokens(page.CachedTokens, held.Holdings > 0), caching: page.PrefixCaching, engines: page.Engines,
 			asleep: page.Asleep != nil && *page.Asleep, emptied: page.Emptied,
 		}
 	}

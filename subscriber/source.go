@@ -16,6 +16,7 @@ type source struct {
 	stream   stream
 	queue    *queue
 	state    *machine
+	drift    drift
 }
 
 func newSource(e endpoint, config *Config, dialect engine.Dialect, s *Subscriber) (*source, error) {

@@ -120,6 +120,11 @@ func (s *stream) take(ctx context.Context, b batch) {
 	case markAwake:
 		s.nap.asleep = false
 		return
+	case markDrifted:
+		if b.arrived.After(s.begun) {
+			s.drifted(ctx, b.arrived)
+		}
+		return
 	}
 	if b.connection != s.connection {
 		s.reconnected(ctx, b)

@@ -306,7 +306,9 @@ func (w *world) idle(d time.Duration) {
 // step does one thing of the script.
 func (w *world) step() {
 	w.fault = worldFault(w.choose(int(worldFaults)))
-	switch c := w.choose(17); {
+	switch c := w.choose(18); {
+	case c == 17:
+		w.pipe = append(w.pipe, batch{mark: markDrifted, arrived: time.Now()})
 	case c == 16:
 		w.sleep()
 	case c < 7:
