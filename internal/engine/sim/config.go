@@ -40,6 +40,8 @@ type Config struct {
 	Ranks       int      // data-parallel ranks; each adds its number to configured ports
 	LoRA        []string // adapters served besides Model, in the order of their numbers
 	ReplayHWM   int      // replies queued for a client that does not read, the rest is dropped; 0: room for a whole replay
+	NoEvents    bool     // nothing listens at the event endpoints, as in vLLM by default
+	NoCaching   bool     // prefixes are not cached, so there is nothing to publish
 	NoReplay    bool     // there is no replay, as in vLLM by default
 	NoDiscovery bool     // no /kv_event_sources, as in vLLM before PR 55844
 	Epoch       bool     // topics name the process and /server_info exists, as in SGLang
@@ -95,6 +97,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Ranks, "ranks", d.Ranks, "data-parallel ranks; each adds its number to configured ports")
 	fs.StringSliceVar(&c.LoRA, "lora", d.LoRA, "names of LoRA adapters to serve besides the model")
 	fs.IntVar(&c.ReplayHWM, "replay-hwm", d.ReplayHWM, "replay replies queued for a client that does not read before they are dropped (0: a whole replay; libzmq: 1000)")
+	fs.BoolVar(&c.NoEvents, "no-events", d.NoEvents, "publish nothing: nobody listens at the event endpoints, as vLLM without --kv-events-config")
+	fs.BoolVar(&c.NoCaching, "no-caching", d.NoCaching, "cache no prefixes, as vLLM with --no-enable-prefix-caching")
 	fs.BoolVar(&c.NoReplay, "no-replay", d.NoReplay, "replay nothing, as vLLM without a replay endpoint")
 	fs.BoolVar(&c.NoDiscovery, "no-discovery", d.NoDiscovery, "do not serve /kv_event_sources")
 	fs.BoolVar(&c.Epoch, "epoch", d.Epoch, "name the process in topics and serve /server_info, as SGLang does")

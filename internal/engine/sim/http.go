@@ -31,7 +31,7 @@ func (e *Engine) Handler() http.Handler {
 		}
 		reply(w, map[string]bool{"success": success})
 	})
-	if !e.cfg.NoDiscovery {
+	if !e.cfg.NoDiscovery && !e.cfg.NoEvents {
 		mux.HandleFunc("GET /kv_event_sources", e.serveSources)
 	}
 	if e.cfg.Epoch {

@@ -42,9 +42,13 @@ func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	head("gauge", "vllm:cache_config_info", "Information of the LLMEngine CacheConfig")
-	for i := range all {
-		fmt.Fprintf(&b, "vllm:cache_config_info{block_size=\"%d\",enable_prefix_caching=\"True\",engine=\"%d\",model_name=\"%s\",num_gpu_blocks=\"%d\"} 1.0\n",
-			e.cfg.BlockSize, i, model, e.cfg.Blocks)
+	caching := "True"
+	if e.cfg.NoCaching {
+		caching = "False"
+	}
+	for i := range all { // vLLM gives the blocks of all engines on each series
+		fmt.Fprintf(&b, "vllm:cache_config_info{block_size=\"%d\",enable_prefix_caching=\"%s\",engine=\"%d\",model_name=\"%s\",num_gpu_blocks=\"%d\"} 1.0\n",
+			e.cfg.BlockSize, caching, i, model, e.cfg.Blocks*len(all))
 	}
 	head("gauge", "vllm:engine_sleep_state", "Engine sleep state; awake = 0 means the engine is sleeping.")
 	for i, c := range all {

@@ -49,12 +49,13 @@ type process struct {
 	turn  chan struct{}
 	dead  chan struct{} // closed by kill
 
-	mu     sync.Mutex
-	root   blockHash
-	cache  *cache
-	events []event       // of this step, not yet with the feed
-	freed  chan struct{} // closed and renewed when blocks are given back
-	counts counters
+	mu       sync.Mutex
+	root     blockHash
+	cache    *cache
+	events   []event       // of this step, not yet with the feed
+	freed    chan struct{} // closed and renewed when blocks are given back
+	counts   counters
+	uncached uint64 // prompts so far, with Config.NoCaching
 }
 
 // counters since the process was born; tokens unless said otherwise.
@@ -211,6 +212,10 @@ func (p *process) allocate(tokens []uint32, v variant) (*lease, <-chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	size := p.cfg.BlockSize
+	if p.cfg.NoCaching { // no other prompt is like it
+		p.uncached++
+		v.salt = fmt.Sprint("uncached ", p.uncached)
+	}
 	l, evicted, ok := p.cache.allocate(p.root.chain(tokens, size, v), (len(tokens)+size-1)/size)
 	if !ok {
 		return nil, p.freed

@@ -57,8 +57,14 @@ func (r *Rank) add(endpoint string, s *socket) *socket {
 
 // listen binds the sockets; on error none stays bound. With Config.Epoch their
 // ports follow those of the first rank even if the system chose these: SGLang
-// tells no others.
-func (r *Rank) listen(first *Rank) error {
+// tells no others. With Config.NoEvents all are given up again.
+func (r *Rank) listen(first *Rank) (err error) {
+	defer func() {
+		if err == nil && r.cfg.NoEvents { // the addresses are known, and refuse
+			r.close(len(r.sockets))
+			r.sockets = nil
+		}
+	}()
 	for i, s := range r.sockets {
 		if r.cfg.Epoch && r != first {
 			_, port := first.sockets[i].address()

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -151,7 +152,7 @@ func TestMetricsHaveASeriesForEachRank(t *testing.T) {
 	for _, line := range []string{
 		`vllm:prompt_tokens_total{engine="0",model_name="sim"} 0`,
 		`vllm:prompt_tokens_total{engine="1",model_name="sim"} 40`,
-		`vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="1",model_name="sim",num_gpu_blocks="4096"} 1.0`,
+		`vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="1",model_name="sim",num_gpu_blocks="8192"} 1.0`,
 	} {
 		if !strings.Contains(page, line+"\n") {
 			t.Errorf("no %s in\n%s", line, page)
@@ -215,6 +216,40 @@ func TestSourcesAreDiscovered(t *testing.T) {
 	})
 	cfg.NoDiscovery = true
 	f(cfg, func(*Engine) string { return "404 page not found" })
+}
+
+func TestEngineWithoutEventsRefusesConnections(t *testing.T) {
+	cfg := quick()
+	cfg.NoEvents = true
+	e := start(t, cfg)
+	for _, endpoint := range []string{e.EventsEndpoint(), e.ReplayEndpoint()} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+		if err == nil {
+			_ = conn.Close()
+			t.Errorf("%s accepts a connection", endpoint)
+		}
+	}
+	complete(t, e, "", strings.Repeat("a", 40))
+	e.Restart()
+	complete(t, e, "", strings.Repeat("a", 40))
+}
+
+func TestEngineWithoutCachingFindsAndSaysNothing(t *testing.T) {
+	cfg := quick()
+	cfg.NoCaching = true
+	e := start(t, cfg)
+	for range 3 {
+		complete(t, e, "", strings.Repeat("a", 64))
+	}
+	_, page := call(t, e, "GET", "/metrics", "")
+	for _, part := range []string{`enable_prefix_caching="False"`, `vllm:prefix_cache_hits_total{engine="0",model_name="sim"} 0` + "\n"} {
+		if !strings.Contains(page, part) {
+			t.Errorf("no %s in\n%s", part, page)
+		}
+	}
+	if n := e.State().NextSequence; n != 0 {
+		t.Errorf("%d batches published", n)
+	}
 }
 
 func TestEngineWithoutReplayRunsAndRestarts(t *testing.T) {

@@ -39,6 +39,9 @@ func (p *process) noteStored(l *lease, tokens []uint32, v variant) {
 // flush hands the events of this step to the feed. p.mu is held, so batches
 // are in the order of what they describe.
 func (p *process) flush() {
+	if p.cfg.NoCaching {
+		p.events = nil
+	}
 	if len(p.events) == 0 {
 		return
 	}
