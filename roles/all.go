@@ -55,6 +55,10 @@ func (p *process) runAll(ctx context.Context, flags *pflag.FlagSet) error {
 			return usage(err)
 		}
 	}
+	if load := p.load(); load > 0 && len(p.engines) == 0 && len(engines) > 0 {
+		g := newGateway(engines, client, memhttp.URL)
+		p.add(life.Hands, "load", func(ctx context.Context) error { return g.run(ctx, load) })
+	}
 	p.banner(engines)
 	go func() { // ends with ctx, which outlives it
 		<-ctx.Done()
@@ -72,6 +76,9 @@ func (p *process) attachEngines(flags *pflag.FlagSet) ([]attached, error) {
 	}
 	if !flags.Changed("model-id") {
 		base.ModelID = demoModel
+	}
+	if !flags.Changed("block-size") {
+		base.BlockSize = p.server.EngineBlockSize // what the server cannot match is refused where it shows
 	}
 	if len(p.engines) > 0 {
 		return parseEngines(p.engines, base)
@@ -142,17 +149,26 @@ func (p *process) startSims(base subscriber.Config) ([]attached, error) {
 	if !isLoopback(p.simListen) && !p.server.InsecureDisableAuth {
 		return nil, usage(fmt.Errorf("refusing to run simulated engines on %s, which other machines can reach", p.simListen))
 	}
+	fault, err := findSimFault(p.simFault)
+	if err != nil {
+		return nil, usage(err)
+	}
 	var all []attached
 	for i := range p.sims {
+		if i > 0 {
+			fault = nil
+		}
 		port := first
 		if first != 0 {
 			port += i
 		}
 		name := fmt.Sprintf("sim-%d", i+1)
-		engine := sim.New(sim.Config{
+		simulated := sim.Config{
 			Name: name, Model: base.ModelID, BlockSize: p.server.EngineBlockSize,
 			Listen: net.JoinHostPort(host, strconv.Itoa(port)),
-		}, p.log.With("replica", name))
+		}
+		fault.spoilEngine(&simulated)
+		engine := sim.New(simulated, p.log.With("replica", name))
 		if err := engine.Listen(); err != nil {
 			return nil, fmt.Errorf("start %s: %w", name, err)
 		}
@@ -161,6 +177,8 @@ func (p *process) startSims(base subscriber.Config) ([]attached, error) {
 		config.ReplicaID, config.HashScheme = name, vllm.Dialect.HashScheme
 		config.EngineEndpoint, config.ReplayEndpoint, config.EngineURL = engine.EventsEndpoint(), engine.ReplayEndpoint(), engine.URL()
 		config.EngineMetricsURL = engine.URL() + "/metrics"
+		fault.spoilSubscriber(&config)
+		p.keepSpoiling(fault, engine)
 		all = append(all, attached{config, engine.URL()})
 	}
 	return all, nil

@@ -40,6 +40,8 @@ type settings struct {
 	subscriber    subscriber.Config
 	sims          int
 	simListen     string
+	simLoad       float64
+	simFault      string
 	engines       []string
 }
 
@@ -71,6 +73,8 @@ func bindRun(fs *pflag.FlagSet) *settings {
 	s.subscriber.Flags(fs)
 	fs.IntVar(&s.sims, "sim", 3, "with --role=all and no --engine: simulated engines to run (0: none)")
 	fs.StringVar(&s.simListen, "sim-listen", "127.0.0.1:8101", "HTTP address of the first simulated engine; the others take the ports after it")
+	fs.Float64Var(&s.simLoad, "sim-load", 0, "prompts a second for the simulated engines, sent as a gateway would (0: none, or 4 with --sim-fault)")
+	fs.StringVar(&s.simFault, "sim-fault", "", "what is wrong with the first simulated engine, by the id that `inferencecache doctor` gives it: events-off, for instance (empty: nothing)")
 	fs.StringArrayVar(&s.engines, "engine", nil, "with --role=all: engine to attach, name=tcp://host:port[,replay=tcp://host:port][,metrics=URL][,url=URL][,scheme=vllm][,model=NAME][,tenant=NAME], may be repeated")
 	return s
 }
@@ -163,6 +167,12 @@ func (s *settings) completeAll() error {
 	}
 	if s.sims < 0 || s.sims > 100 {
 		return fmt.Errorf("--sim %d: want 0 to 100", s.sims)
+	}
+	if s.simLoad < 0 || s.simLoad > 1000 {
+		return fmt.Errorf("--sim-load %v: want 0 to 1000 prompts a second", s.simLoad)
+	}
+	if _, err := findSimFault(s.simFault); err != nil {
+		return err
 	}
 	return s.server.ValidateAuth()
 }

@@ -10,6 +10,10 @@ import (
 // addresses, no tokens, no salts, no hashes.
 type DebugState struct {
 	Replica    string               `json:"replica"`
+	Tenant     string               `json:"tenant"`
+	Model      string               `json:"model"`
+	Engine     string               `json:"engine_url"` // base URL of its API; "": unknown
+	Uptime     float64              `json:"uptime_seconds"`
 	State      string               `json:"state"`
 	Conditions map[Condition]Advice `json:"conditions"`
 	Sources    []DebugSource        `json:"sources"`
@@ -59,7 +63,8 @@ func (s *Subscriber) Debug() DebugState {
 	now := time.Now()
 	stats := s.replica.stats()
 	d := DebugState{
-		Replica: s.config.ReplicaID, State: s.State().String(), Conditions: map[Condition]Advice{},
+		Replica: s.config.ReplicaID, Tenant: s.config.TenantID, Model: s.config.ModelID, Engine: s.config.engineURL(),
+		Uptime: now.Sub(s.sentinel.started).Seconds(), State: s.State().String(), Conditions: map[Condition]Advice{},
 		Held:       map[string]int{"T1": stats.Held[0], "T2": stats.Held[1], "T3": stats.Held[2]},
 		EngineHeld: stats.Holdings, Separate: stats.Separate, Multiple: stats.Multiple, Orphans: stats.Orphans, Evicted: stats.Evicted,
 		Sources: []DebugSource{}, Servers: []DebugServer{},

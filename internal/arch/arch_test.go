@@ -52,7 +52,7 @@ var plan = map[string]room{
 
 	"roles": {roles,
 		[]string{"bench", "bridge", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
-			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/replay", "roles/server", "subscriber"},
+			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/doctor", "roles/replay", "roles/server", "subscriber"},
 		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
 
 	"roles/server": {stations,
@@ -61,6 +61,7 @@ var plan = map[string]room{
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
+	"roles/doctor": {stations, []string{"internal/status"}, nil},
 	"roles/replay": {stations, []string{"index", "internal/kv", "internal/rank", "internal/trace"}, nil},
 	"bridge":       {stations, []string{"internal/kv", "internal/policy", "internal/status", contract, rpc}, []string{connectLib, metricsLib}},
 	"webhook":      {stations, []string{"api/v1alpha1", "webhook/inject"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},

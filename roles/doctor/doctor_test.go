@@ -1,0 +1,217 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"inferencecache.io/inferencecache/internal/status"
+)
+
+// fine is a healthy system with one engine.
+func fine() *evidence {
+	return &evidence{
+		health: answer{status: 200, body: []byte(`{"status":"SERVING"}`)},
+		metrics: parsePage([]byte("# a comment\ninferencecache_index_bytes 5\ninferencecache_index_bytes_limit 100\ninferencecache_replicas_quarantined 0\n" +
+			`inferencecache_lookup_route_calls_total{model="m",reason_code="NO_HINT",hint_used="false"} 50` + "\n" + `inferencecache_index_entries{model="m"} 9` + "\n")),
+		control: true, snapshot: answer{status: 200}, readable: true,
+		replicas: map[replicaKey]status.Replica{{"t", "r"}: {PrefixCount: 1000}},
+		policy:   answer{status: 405}, probe: answer{status: 405},
+		engines: []engine{{
+			follower: follower{
+				Replica: "r", Tenant: "t", Model: "m", Engine: "http://e", State: "exact", Uptime: 100, Held: map[string]int{"T1": 900, "T2": 100},
+				Sources: []followed{{Rank: 0, Endpoint: "tcp://e:1", State: "exact"}}, Servers: []told{{Settled: true}},
+			},
+			asked: true, models: []string{"m"},
+		}},
+	}
+}
+
+func TestJudgeNamesTheCauseAndNothingElse(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	refused := errors.New("connection refused")
+	ail := func(conditions ...string) func(*evidence) {
+		return func(e *evidence) {
+			e.engines[0].Conditions = map[string]advice{}
+			for _, c := range conditions {
+				e.engines[0].Conditions[c] = advice{"seen " + c, "do something"}
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		ail  func(*evidence)
+		want []string
+	}{
+		"healthy":        {func(*evidence) {}, nil},
+		"no server":      {func(e *evidence) { *e = evidence{health: answer{err: refused}} }, []string{"server-unreachable"}},
+		"another server": {func(e *evidence) { e.health = answer{status: 404} }, []string{"server-unreachable"}},
+		"draining":       {func(e *evidence) { e.health.body = []byte(`{"status":"NOT_SERVING"}`) }, []string{"server-not-serving"}},
+		"wrong audience": {func(e *evidence) { e.snapshot.status, e.readable = 401, false }, []string{"snapshot-refused"}},
+		"not a snapshot": {func(e *evidence) { e.readable = false }, []string{"snapshot-unreadable"}},
+		"no control port": {func(e *evidence) {
+			e.snapshot, e.policy, e.probe = answer{err: refused}, answer{err: refused}, answer{err: refused}
+		}, []string{"snapshot-unreachable", "policy-unreachable", "probe-unreachable"}},
+		"old server":         {func(e *evidence) { e.probe.status = 404 }, []string{"probe-unreachable"}},
+		"a proxy in between": {func(e *evidence) { e.policy.status = 502 }, []string{"policy-odd"}},
+		"events off": {func(e *evidence) {
+			ail("not_connected")(e)
+			e.engines[0].refused = map[string]error{"tcp://e:1": refused}
+		}, []string{"events-off"}},
+		"engine away": {func(e *evidence) {
+			ail("not_connected")(e)
+			e.engines[0].refused, e.engines[0].serves = map[string]error{"tcp://e:1": refused}, refused
+		}, []string{"engine-away"}},
+		"other topic":         {ail("topic_mismatch", "no_events"), []string{"topic-mismatch"}},
+		"prefix caching off":  {ail("prefix_caching_off", "no_events"), []string{"prefix-caching-off"}},
+		"block size":          {ail("block_size_mismatch", "nothing_indexed", "lookup_mismatch"), []string{"block-size-mismatch"}},
+		"ranks":               {ail("ranks_missing"), []string{"ranks-missing"}},
+		"two causes":          {ail("ranks_missing", "random_hash_seed"), []string{"ranks-missing", "random-hash-seed"}},
+		"a newer condition":   {ail("made_of_cheese"), nil},
+		"stalled":             {func(e *evidence) { ail("no_replay")(e); e.engines[0].Sources[0].State = "stale" }, []string{"engine-stalled"}},
+		"degraded":            {func(e *evidence) { e.engines[0].Sources[0].State = "degraded" }, []string{"stream-degraded"}},
+		"degraded, no replay": {func(e *evidence) { ail("no_replay")(e); e.engines[0].Sources[0].State = "degraded" }, []string{"no-replay"}},
+		"another model":       {func(e *evidence) { e.engines[0].models = []string{"n"} }, []string{"model-mismatch"}},
+		"no engine":           {func(e *evidence) { e.engines = nil }, nil},
+		"at the budget":       {func(e *evidence) { e.metrics[0].value = 99 }, []string{"index-near-budget"}},
+		"server knows less":   {func(e *evidence) { e.replicas[replicaKey{"t", "r"}] = status.Replica{PrefixCount: 500} }, []string{"index-disagrees"}},
+		"not told yet":        {func(e *evidence) { e.replicas = nil; e.engines[0].Servers[0].Settled = false }, nil},
+		"quarantine":          {func(e *evidence) { e.metrics[2].value = 1 }, []string{"replica-quarantined"}},
+		"model nobody has": {func(e *evidence) {
+			e.metrics = append(e.metrics, sample{"inferencecache_lookup_route_calls_total", `model="n"`, 10})
+		}, []string{"model-unknown"}},
+		"one stray lookup": {func(e *evidence) {
+			e.metrics = append(e.metrics, sample{"inferencecache_lookup_route_calls_total", `model="n"`, 1})
+		}, nil},
+		"certificate ends":     {func(e *evidence) { e.certificate = now.Add(time.Hour) }, []string{"certificate-expires"}},
+		"certificate ended":    {func(e *evidence) { e.certificate = now.Add(-time.Hour) }, []string{"certificate-expired"}},
+		"certificate valid":    {func(e *evidence) { e.certificate = now.Add(1000 * time.Hour) }, nil},
+		"other tokens":         {func(e *evidence) { e.parity = &parity{compared: 5, different: []string{"x"}} }, []string{"token-parity"}},
+		"tokens not to be had": {func(e *evidence) { e.parity = &parity{trouble: "gateway: status 404"} }, []string{"parity-unknown"}},
+		"equal tokens":         {func(e *evidence) { e.parity = &parity{compared: 5} }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := fine()
+			tc.ail(e)
+			var got []string
+			for _, f := range judge(e, now) {
+				if f.Message == "" || strings.Contains(f.Message, "%!") {
+					t.Errorf("%s says %q", f.ID, f.Message)
+				}
+				if f.Status < Warn {
+					continue
+				}
+				got = append(got, f.ID)
+				if f.Remedy == "" {
+					t.Errorf("%s has no remedy", f.ID)
+				}
+			}
+			slices.Sort(got)
+			slices.Sort(tc.want)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEveryIDHasACodeOfItsOwnAndAPage(t *testing.T) {
+	t.Parallel()
+	codes := map[string]string{}
+	for id, k := range catalog {
+		if other, twice := codes[k.code]; twice {
+			t.Errorf("%s and %s share code %s", id, other, k.code)
+		}
+		codes[k.code] = id
+		if k.status < Warn {
+			continue
+		}
+		page, err := os.ReadFile(filepath.Join("../../docs/doctor", id+".md"))
+		if err != nil || !strings.HasPrefix(string(page), "# "+k.code+" "+id+"\n") {
+			t.Errorf("%s: no page that begins with its code and id: %v", id, err)
+		}
+	}
+	pages, err := filepath.Glob("../../docs/doctor/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		id := strings.TrimSuffix(filepath.Base(page), ".md")
+		if _, known := catalog[id]; !known && id != "README" {
+			t.Errorf("a page about %s, which is no finding", id)
+		}
+	}
+	for cause, effects := range hides {
+		for _, id := range append(slices.Clone(effects), cause) {
+			if _, known := catalog[id]; !known {
+				t.Errorf("hides: %s is no finding", id)
+			}
+		}
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	t.Parallel()
+	all := []Finding{
+		found("events-off", "t/r", "tcp://e:1: connection refused"),
+		found("server-serving", "", ""),
+	}
+	for _, tc := range []struct{ format, want string }{
+		{"human", `FAIL
+  EV001 t/r: nothing listens where the engine's events should come from
+        seen: tcp://e:1: connection refused
+        do:   ` + catalog["events-off"].remedy + `
+        more: docs/doctor/events-off.md
+OK
+  SV003 the server is serving
+
+1 failed, 0 warnings, 0 notes, 1 fine
+`},
+		{"table", `STATUS  CODE   CHECK               RESOURCE  MESSAGE
+FAIL    EV001  EngineEvents        t/r       nothing listens where the engine's events should come from
+OK      SV003  ServerReachability  -         the server is serving
+`},
+	} {
+		var b bytes.Buffer
+		if err := Write(&b, tc.format, all, false); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.want, b.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.format, diff)
+		}
+	}
+	var b bytes.Buffer
+	if err := Write(&b, "json", nil, false); err != nil || !strings.Contains(b.String(), `"findings": []`) {
+		t.Errorf("json of nothing: %s, %v", b.String(), err)
+	}
+	b.Reset()
+	if err := Write(&b, "json", all, false); err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Summary  map[string]int
+		Findings []map[string]string
+	}
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if back.Summary["exitCode"] != 2 || back.Findings[0]["id"] != "events-off" || back.Findings[0]["status"] != "FAIL" {
+		t.Errorf("json: %v", back)
+	}
+	b.Reset()
+	if err := Write(&b, "junit", all, false); err != nil || !strings.Contains(b.String(), `failures="1"`) || strings.Count(b.String(), "<testcase") != 2 {
+		t.Errorf("junit: %s, %v", b.String(), err)
+	}
+	if err := Write(&b, "yaml", all, false); err == nil {
+		t.Error("no error for an unknown format")
+	}
+}

@@ -1,0 +1,290 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"inferencecache.io/inferencecache/internal/status"
+)
+
+const (
+	maxAnswer   = 16 << 20
+	callTimeout = 3 * time.Second
+)
+
+// Local is a system that is looked at through addresses alone, without a
+// cluster.
+type Local struct {
+	Server      string   // base URL of the port that gateways use
+	Control     string   // base URL of the controller's port; "": not looked at
+	Token       string   // bearer token for Control; "": none
+	Subscribers []string // base URLs of processes that follow engines; Server may be one
+	// Gateway and Engine are base URLs at which the same prompts must become the
+	// same tokens; "": not compared.
+	Gateway, Engine string
+	HTTP            *http.Client
+}
+
+// evidence is all that was seen. A nil or zero part was not.
+type evidence struct {
+	health      answer
+	metrics     []sample
+	control     bool
+	token       bool
+	snapshot    answer
+	replicas    map[replicaKey]status.Replica
+	readable    bool // the snapshot
+	policy      answer
+	probe       answer
+	engines     []engine
+	certificate time.Time // when it ends; zero: there is none
+	parity      *parity
+}
+
+type replicaKey struct{ tenant, replica string }
+
+// answer is what a GET, HEAD or POST brought.
+type answer struct {
+	status int
+	body   []byte
+	err    error
+}
+
+// engine is what its subscriber and it itself show.
+type engine struct {
+	follower
+	asked   bool             // its API was asked
+	serves  error            // of its API; nil: it answers
+	models  []string         // that it serves; nil: unknown
+	refused map[string]error // event endpoints that could not be dialled
+}
+
+// follower is one element of a subscriber's GET /debug/state.
+type follower struct {
+	Replica    string            `json:"replica"`
+	Tenant     string            `json:"tenant"`
+	Model      string            `json:"model"`
+	Engine     string            `json:"engine_url"`
+	State      string            `json:"state"`
+	Uptime     float64           `json:"uptime_seconds"`
+	Held       map[string]int    `json:"held_blocks"`
+	Conditions map[string]advice `json:"conditions"`
+	Sources    []followed        `json:"sources"`
+	Servers    []told            `json:"servers"`
+}
+
+type told struct {
+	Settled bool `json:"settled"` // that server was told everything
+}
+
+type advice struct {
+	Detail string `json:"detail"`
+	Do     string `json:"do"`
+}
+
+type followed struct {
+	Rank     int    `json:"rank"`
+	Endpoint string `json:"endpoint"`
+	State    string `json:"state"`
+}
+
+// gather looks at everything once, at all of it side by side.
+func (l *Local) gather(ctx context.Context) *evidence {
+	e := &evidence{control: l.Control != "", token: l.Token != ""}
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		e.health = l.call(ctx, http.MethodPost, l.Server+"/grpc.health.v1.Health/Check", `{}`)
+		e.metrics = parsePage(l.call(ctx, http.MethodGet, l.Server+"/metrics", "").body)
+	})
+	looking.Go(func() { e.certificate = l.certificate(ctx) })
+	if e.control {
+		looking.Go(func() {
+			e.snapshot = l.call(ctx, http.MethodGet, l.Control+"/snapshot", "")
+			e.replicas, e.readable = readSnapshot(e.snapshot.body)
+			e.policy = l.call(ctx, http.MethodHead, l.Control+"/policy", "")
+			e.probe = l.call(ctx, http.MethodHead, l.Control+"/probe", "")
+		})
+	}
+	looking.Go(func() { e.engines = l.engines(ctx) })
+	if l.Gateway != "" && l.Engine != "" {
+		looking.Go(func() { e.parity = l.compare(ctx) })
+	}
+	looking.Wait()
+	return e
+}
+
+// engines asks every subscriber, and then the engines that they follow.
+func (l *Local) engines(ctx context.Context) []engine {
+	var all []engine
+	for _, base := range append([]string{l.Server}, l.Subscribers...) {
+		a := l.call(ctx, http.MethodGet, base+"/debug/state", "")
+		var followers []follower
+		if a.status == http.StatusOK && json.Unmarshal(a.body, &followers) == nil {
+			for _, f := range followers {
+				all = append(all, engine{follower: f})
+			}
+		}
+	}
+	var asking sync.WaitGroup
+	for i := range all {
+		asking.Go(func() { l.ask(ctx, &all[i]) })
+	}
+	asking.Wait()
+	return all
+}
+
+// ask finds out whether an engine serves, which models, and whether anything
+// listens where its events should come from.
+func (l *Local) ask(ctx context.Context, e *engine) {
+	if e.Engine != "" {
+		e.asked = true
+		a := l.call(ctx, http.MethodGet, strings.TrimSuffix(e.Engine, "/")+"/v1/models", "")
+		e.serves = a.err
+		var list struct {
+			Data []struct {
+				ID string `json:"id"`
+			} `json:"data"`
+		}
+		if a.status == http.StatusOK && json.Unmarshal(a.body, &list) == nil {
+			for _, m := range list.Data {
+				e.models = append(e.models, m.ID)
+			}
+		}
+	}
+	e.refused = map[string]error{}
+	for _, s := range e.Sources {
+		address, ok := strings.CutPrefix(s.Endpoint, "tcp://")
+		if !ok {
+			continue
+		}
+		dialer := net.Dialer{Timeout: callTimeout}
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			e.refused[s.Endpoint] = err
+			continue
+		}
+		_ = conn.Close() // nothing was sent
+	}
+}
+
+func (l *Local) call(ctx context.Context, method, address, body string) answer {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if l.Token != "" && strings.HasPrefix(address, l.Control+"/") {
+		request.Header.Set("Authorization", "Bearer "+l.Token)
+	}
+	response, err := l.HTTP.Do(request)
+	if err != nil {
+		return answer{err: plain(err)}
+	}
+	defer response.Body.Close()
+	read, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	return answer{response.StatusCode, read, err}
+}
+
+// plain leaves out what the reader of a finding knows: method and address.
+func plain(err error) error {
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
+
+func readSnapshot(body []byte) (replicas map[replicaKey]status.Replica, ok bool) {
+	var s status.Snapshot
+	if json.Unmarshal(body, &s) != nil {
+		return nil, false
+	}
+	replicas = make(map[replicaKey]status.Replica, len(s.Replicas))
+	for _, r := range s.Replicas {
+		replicas[replicaKey{r.Tenant, r.ReplicaID}] = r
+	}
+	return replicas, true
+}
+
+// certificate is when that of the server ends; whoever signed it.
+func (l *Local) certificate(ctx context.Context) time.Time {
+	u, err := url.Parse(l.Server)
+	if err != nil || u.Scheme != "https" {
+		return time.Time{}
+	}
+	host := u.Host
+	if u.Port() == "" {
+		host = net.JoinHostPort(u.Hostname(), "443")
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	// Only its dates are read: nothing is sent over the connection.
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
+	conn, err := dialer.DialContext(ctx, "tcp", host)
+	if err != nil {
+		return time.Time{}
+	}
+	defer conn.Close()
+	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
+	if len(chain) == 0 {
+		return time.Time{}
+	}
+	return chain[0].NotAfter
+}
+
+// sample is a line of our own metrics page.
+type sample struct {
+	name, labels string
+	value        float64
+}
+
+// parsePage reads our own page, whose label values hold no braces or quotes.
+func parsePage(page []byte) (all []sample) {
+	for line := range strings.Lines(string(page)) {
+		var s sample
+		at := strings.LastIndexByte(strings.TrimSpace(line), ' ')
+		if at < 0 || line[0] == '#' {
+			continue
+		}
+		if _, err := fmt.Sscan(line[at+1:], &s.value); err != nil {
+			continue
+		}
+		s.name, s.labels, _ = strings.Cut(strings.TrimSuffix(line[:at], "}"), "{")
+		all = append(all, s)
+	}
+	return all
+}
+
+// label is the value of a label, "" without one.
+func (s sample) label(name string) string {
+	for pair := range strings.SplitSeq(s.labels, ",") {
+		if value, ok := strings.CutPrefix(pair, name+`="`); ok {
+			return strings.TrimSuffix(value, `"`)
+		}
+	}
+	return ""
+}
+
+// sum adds up a metric by a label; "" for all together under "".
+func sum(all []sample, name, label string) map[string]float64 {
+	by := map[string]float64{}
+	for _, s := range all {
+		if s.name == name {
+			by[s.label(label)] += s.value
+		}
+	}
+	return by
+}
