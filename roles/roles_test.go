@@ -309,6 +309,7 @@ func TestAPromptFindsItsReplica(t *testing.T) {
 			t.Errorf("%q: %v\n%s", v.args, err, out)
 		}
 	}
+	checkMetrics(t, get(t, server+"/metrics"))
 	if body := post(t, control+"/snapshot", ""); !strings.Contains(body, "use GET") {
 		t.Errorf("control: %s", body)
 	}
