@@ -43,6 +43,23 @@ func (x *Index) Members(name kv.Scope) []string {
 	return s.list()
 }
 
+// Holders counts the live entries of each replica in the scope.
+func (x *Index) Holders(name kv.Scope) map[string]int64 {
+	s := x.scope(name)
+	if s == nil {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	count := make(map[string]int64, len(s.byID))
+	for id, ord := range s.byID {
+		if n := s.ords[ord].entries.Load(); n > 0 {
+			count[id] = n
+		}
+	}
+	return count
+}
+
 // Miss says how much of a scope is known, in O(1).
 func (x *Index) Miss(name kv.Scope) Miss {
 	t := x.tenant(name.Tenant)

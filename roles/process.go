@@ -89,6 +89,7 @@ func (p *process) run(ctx context.Context) error {
 
 // addServer builds the server with its data and control listeners.
 func (p *process) addServer(ctx context.Context) (*server.Server, error) {
+	p.server.Version = Version
 	s := server.New(p.server, p.log, p.set)
 	if err := p.addJournal(s); err != nil {
 		return nil, err

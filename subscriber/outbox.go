@@ -27,8 +27,11 @@ type reporter interface {
 }
 
 // holder knows everything held. It answers refill with a call of the outbox's
-// own refill, such that no change falls in between.
-type holder interface{ refill(o *outbox) }
+// own refill, such that no change falls in between. held counts it, by tier.
+type holder interface {
+	refill(o *outbox)
+	held() [3]int
+}
 
 // phase is what an outbox knows of the server's copy.
 type phase uint8
@@ -236,6 +239,7 @@ func (o *outbox) pause(ctx context.Context, wait time.Duration) {
 // never longer than it may take to notice another state.
 func (o *outbox) next(now time.Time) (j job, wait time.Duration) {
 	j = job{made: now, state: o.state(), stamp: now}
+	held := o.holder.held() // not under mu: its lock is the outer one
 	silence := o.pulse.wait(now, j.state)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -261,6 +265,9 @@ func (o *outbox) next(now time.Time) (j job, wait time.Duration) {
 			return job{}, min(wait, stateCheck)
 		}
 		o.takeLocked(&j)
+	}
+	if o.phase == phaseFollowing && o.pending.empty() && len(j.updates) > 0 {
+		j.updates[len(j.updates)-1].Held = &pb.HeldBlocks{T1: int64(held[0]), T2: int64(held[1]), T3: int64(held[2])}
 	}
 	return j, 0
 }

@@ -49,6 +49,15 @@ func (b *bench) refill(o *outbox) {
 	}, time.Now())
 }
 
+func (b *bench) held() (count [3]int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, tier := range b.now() {
+		count[slot(tier)]++
+	}
+	return count
+}
+
 // change makes n random changes.
 func (b *bench) change(n int) {
 	for range n {

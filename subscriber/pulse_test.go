@@ -99,6 +99,30 @@ func TestOutboxTakesStateAlongWithChanges(t *testing.T) {
 	})
 }
 
+func TestOutboxSaysHowManyBlocksTheServerShouldHave(t *testing.T) {
+	t.Parallel()
+	inBench(t, 64<<20, func(t *testing.T, b *bench) {
+		for range 20 {
+			b.change(30)
+			b.settle(2 * testWindow)
+		}
+		b.settle(testHeartbeat)
+		b.server.mu.Lock()
+		defer b.server.mu.Unlock()
+		if b.server.updates[0].Held != nil {
+			t.Error("the CLEAR says what is held, which the server does not have then")
+		}
+		var want [3]int64
+		for _, tier := range b.server.held {
+			want[slot(tier)]++
+		}
+		said := b.server.updates[len(b.server.updates)-1].GetHeld()
+		if got := [3]int64{said.GetT1(), said.GetT2(), said.GetT3()}; got != want || want == [3]int64{} {
+			t.Errorf("said %v, the server has %v", got, want)
+		}
+	})
+}
+
 func TestOutboxWaitsForHistoryBeforeItClears(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {

@@ -96,6 +96,9 @@ func (r *replica) stats() Stats {
 	return r.residency.Stats()
 }
 
+// held counts the blocks that lookups can find, by best tier.
+func (r *replica) held() [3]int { return r.stats().Held }
+
 // refill gives an outbox the next part of what is held.
 func (r *replica) refill(o *outbox) {
 	r.mu.Lock()

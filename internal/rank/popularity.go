@@ -53,12 +53,19 @@ type Rates [32]float64
 // Rates is how many prompts a second have the same first blocks.
 func (p *Popularity) Rates(now float64, salt uint64, keys []kv.Hash) (rates Rates) {
 	for i := 0; i < len(rates) && 1<<i <= len(keys); i++ {
-		key := keys[1<<i-1] ^ kv.Hash(salt)
-		if e := p.place(key); e.key == key {
-			rates[i] = e.count * math.Exp((e.at-now)/p.fade) / p.fade
-		}
+		rates[i] = p.Rate(now, salt, keys[1<<i-1])
 	}
 	return rates
+}
+
+// Rate is how many prompts a second have the block of a key at a depth that is a
+// power of two.
+func (p *Popularity) Rate(now float64, salt uint64, key kv.Hash) float64 {
+	key ^= kv.Hash(salt)
+	if e := p.place(key); e.key == key {
+		return e.count * math.Exp((e.at-now)/p.fade) / p.fade
+	}
+	return 0
 }
 
 // Behind is how many prompts a second ask for the block behind so many blocks,

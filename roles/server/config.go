@@ -17,6 +17,8 @@ import (
 // Config is all that an operator can set of the server. The zero value is not
 // usable: start from Flags' defaults.
 type Config struct {
+	Version string // of the program, to tell; not a flag
+
 	EngineBlockSize int // tokens a block, for chains made here
 
 	MemoryBytes   int64         // index budget; 0: the composer chooses

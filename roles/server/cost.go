@@ -1,7 +1,6 @@
 package server
 
 import (
-	"hash/maphash"
 	"sync"
 
 	"inferencecache.io/inferencecache/index"
@@ -25,6 +24,13 @@ type guesses struct {
 
 func newGuesses() *guesses {
 	return &guesses{soon: rank.NewForecast(guessBits, hintLife.Seconds()), popular: rank.NewPopularity(guessBits, popularFade)}
+}
+
+// rate is how many prompts a second begin with the blocks up to key.
+func (g *guesses) rate(now float64, salt uint64, key kv.Hash) float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.popular.Rate(now, salt, key)
 }
 
 // side is what a lookup keeps beside a candidate.
@@ -53,7 +59,7 @@ func (l *lookup) rankByCost(short bool) string {
 	if l.home == nil {
 		return l.miss()
 	}
-	l.salt = l.home.salt ^ maphash.String(l.server.fleets.seed, l.at.Adapter) // keeps adapters apart
+	l.salt = l.server.fleets.salt(l.home, l.at.Adapter)
 	if !short {
 		l.runs = l.server.index.Lookup(&l.scratch, l.now, l.at, l.input.keys)
 		l.foresee()
@@ -195,8 +201,13 @@ func (l *lookup) follow() {
 	if sent {
 		m := l.sides[l.ranked[0].Number].member
 		m.load.hint(now, l.ranked[0].Prefill)
+		m.hinted.add(now)
 		fl.learn(l.ranked[0].Prefill)
 		number = m.number
+	} else if len(l.scored) > 0 && !l.policy.Shadow { // profile Compat
+		if m := fl.byName[l.scored[0].Replica]; m != nil {
+			m.hinted.add(now)
+		}
 	}
 	fl.mu.Unlock()
 	if sent {

@@ -17,8 +17,8 @@ const (
 	maxHeld      = 256 // holders
 )
 
-// decisions are the latest answers, by request id, in a ring. They hold names
-// and counts, neither prompts nor hashes. Safe for concurrent use.
+// decisions are the latest answers, by request id, in a ring. They hold names,
+// counts and few hashes, no prompts. Safe for concurrent use.
 type decisions struct {
 	mu   sync.Mutex // guards what follows
 	ring []decision
@@ -38,10 +38,11 @@ type decision struct {
 	blocks  int32
 	block   int32 // tokens of its last block, which is computed in any case
 	fleet   rank.Fleet
-	ranked  []remark // the best few
-	held    []holder // by whom, whether ranked or not
-	members int      // candidates
-	done    bool     // its outcome is known
+	ranked  []remark  // the best few
+	held    []holder  // by whom, whether ranked or not
+	marks   []kv.Hash // of the prompt after 1, 2, 4, ... blocks
+	members int       // candidates
+	done    bool      // its outcome is known
 }
 
 // remark is a ranked replica as a decision remembers it.
@@ -77,7 +78,7 @@ func (d *decisions) add(id string, fill func(*decision)) {
 	if at, ok := d.by[old.id]; ok && at == d.next {
 		delete(d.by, old.id)
 	}
-	*old = decision{id: id, ranked: old.ranked[:0], held: old.held[:0]}
+	*old = decision{id: id, ranked: old.ranked[:0], held: old.held[:0], marks: old.marks[:0]}
 	fill(old)
 	d.by[id] = d.next
 	d.next = (d.next + 1) % len(d.ring)
@@ -113,6 +114,9 @@ func (l *lookup) record(id, reason string) {
 	l.server.decisions.add(id, func(d *decision) {
 		d.at, d.where, d.reason, d.profile, d.shadow = l.now, l.at, reason, l.policy.Profile, l.policy.Shadow
 		d.tokens, d.blocks, d.block = clampInt32(l.input.tokens), int32(len(l.input.keys)), l.input.last()
+		for depth := 1; depth <= len(l.input.keys); depth *= 2 {
+			d.marks = append(d.marks, l.input.keys[depth-1])
+		}
 		d.fleet, d.members = l.fleet, len(l.candidates)
 		for i := range l.ranked[:min(len(l.ranked), maxRemarked)] {
 			s := &l.sides[l.ranked[i].Number]

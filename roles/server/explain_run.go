@@ -104,7 +104,7 @@ func (l *stored) elsewhere(replica string, key kv.Hash) (where string, ok bool) 
 }
 
 func comparePartitions(a, b kv.Partition) int {
-	return slices.Compare([]string{a.Model, a.Scheme, a.Adapter}, []string{b.Model, b.Scheme, b.Adapter})
+	return slices.Compare([]string{a.Tenant, a.Model, a.Scheme, a.Adapter}, []string{b.Tenant, b.Model, b.Scheme, b.Adapter})
 }
 
 // difference names what b has that a has not.

@@ -64,10 +64,16 @@ type member struct {
 	gone      time.Time // when it was taken for dead; zero: it lives
 	cause     string    // of its death
 	stored    bool      // it reported blocks since
+	changed   time.Time // when its last report of blocks came, by our clock
 	cleared   time.Time // when it last dropped all it held, if it held any
 	blockSize int32     // of the blocks it stored last; 0: not known
 	load      work
 	truth     truth
+	audited   audited
+	hinted    minute // prompts sent there by hints
+
+	told   [3]int64  // blocks that it holds, by its own last word
+	toldAt time.Time // zero: it does not say
 
 	slot int32 // of the lookup that has the lock
 }
@@ -81,6 +87,11 @@ func newFleets(c *Config) *fleets {
 
 // seconds on the fleets' clock.
 func (f *fleets) seconds(t time.Time) float64 { return t.Sub(f.started).Seconds() }
+
+// salt keeps prompts of a fleet's adapter apart from all others.
+func (f *fleets) salt(fl *fleet, adapter string) uint64 {
+	return fl.salt ^ maphash.String(f.seed, adapter)
+}
 
 // of returns the fleet of a scope, or nil.
 func (f *fleets) of(scope kv.Scope) *fleet {
@@ -166,7 +177,7 @@ func (f *fleets) hear(now, seen time.Time, u *pb.CacheStateUpdate) (ok bool) {
 			m.asleep = stats.GetAsleep()
 			m.load.report(f.seconds(now), fl.work, stats)
 		}
-		m.holds(seen, u)
+		m.holds(now, seen, u)
 	}
 	if scope.Scheme != "" {
 		return f.with(scope, u.GetReplicaId(), take)
@@ -182,8 +193,12 @@ func (f *fleets) hear(now, seen time.Time, u *pb.CacheStateUpdate) (ok bool) {
 // clock of a producer may be wrong.
 func (m *member) alive(now time.Time) { m.heard, m.gone, m.cause = now, time.Time{}, "" }
 
-// holds notes what explains misses: clears, and the size of blocks.
-func (m *member) holds(seen time.Time, u *pb.CacheStateUpdate) {
+// holds notes what explains misses: clears, and the size of blocks; and how many
+// the replica says to hold.
+func (m *member) holds(now, seen time.Time, u *pb.CacheStateUpdate) {
+	if len(u.GetOperations())+len(u.GetPrefixes()) > 0 {
+		m.changed = now
+	}
 	for _, o := range u.GetOperations() {
 		switch o.GetKind() {
 		case pb.CacheOperation_CLEAR:
@@ -191,6 +206,7 @@ func (m *member) holds(seen time.Time, u *pb.CacheStateUpdate) {
 				m.cleared, m.stored = seen, false
 			}
 			m.truth = truth{} // another life of the engine, or of its producer
+			m.toldAt = time.Time{}
 		case pb.CacheOperation_STORE:
 			m.blockSize, m.stored = o.GetBlockSize(), true
 		}
@@ -202,6 +218,9 @@ func (m *member) holds(seen time.Time, u *pb.CacheStateUpdate) {
 		} else if counts := e.GetBlockTokenCounts(); len(counts) > 0 {
 			m.blockSize = counts[0]
 		}
+	}
+	if h := u.GetHeld(); h != nil {
+		m.told, m.toldAt = [3]int64{max(0, h.GetT1()), max(0, h.GetT2()), max(0, h.GetT3())}, now
 	}
 }
 
@@ -219,14 +238,14 @@ func (f *fleets) touch(now time.Time, tenant, model, replica string, seen time.T
 // clear notes that a replica dropped all, under every scheme.
 func (f *fleets) clear(tenant, model, replica string, seen time.Time) {
 	for _, fl := range f.every(tenant, model) {
-		fl.with(replica, func(_ *fleet, m *member) { m.cleared, m.stored, m.truth = seen, false, truth{} })
+		fl.with(replica, func(_ *fleet, m *member) { m.cleared, m.stored, m.truth, m.toldAt = seen, false, truth{}, time.Time{} })
 	}
 }
 
 // bury takes a replica for dead, until it says more after seen.
 func (f *fleets) bury(scope kv.Scope, replica string, seen time.Time, cause string) {
 	if fl := f.of(scope); fl != nil {
-		fl.with(replica, func(_ *fleet, m *member) { m.gone, m.cause, m.load = seen, cause, work{} })
+		fl.with(replica, func(_ *fleet, m *member) { m.gone, m.cause, m.load, m.toldAt = seen, cause, work{}, time.Time{} })
 	}
 }
 

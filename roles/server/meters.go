@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -30,6 +31,7 @@ type meters struct {
 	set     *metrics.Set
 	up      *metrics.Gauge
 	updates *metrics.Counter
+	asked   []atomic.Int64               // lookups by reason, over all models
 	age     *metrics.PrometheusHistogram // of updates on arrival, by their stamps
 
 	models  *obs.Labels
@@ -74,6 +76,7 @@ func newMeters(set *metrics.Set, s *Server) *meters {
 		set:          set,
 		up:           set.NewGauge("inferencecache_server_up", nil),
 		updates:      set.NewCounter("inferencecache_ingest_updates_total"),
+		asked:        make([]atomic.Int64, len(reasons)),
 		age:          set.NewPrometheusHistogramExt("inferencecache_ingest_age_seconds", ageBuckets),
 		models:       obs.NewLabels(s.config.MaxModelLabels),
 		tenants:      obs.NewLabels(s.config.MaxModelLabels),
@@ -142,12 +145,25 @@ func (m *meters) setUp(up bool) {
 // lookup counts one LookupRoute call.
 func (m *meters) lookup(model, reason string, hinted bool, took time.Duration) {
 	mm := m.model(m.models.Value(model))
-	i := 2 * slices.Index(reasons, reason)
+	i := slices.Index(reasons, reason)
+	m.asked[i].Add(1)
+	i *= 2
 	if hinted {
 		i++
 	}
 	mm.calls[i].inc(m.set)
 	mm.latency.Update(took.Seconds())
+}
+
+// byReason is how many lookups there were, without those that never were.
+func (m *meters) byReason() map[string]int64 {
+	by := map[string]int64{}
+	for i := range m.asked {
+		if n := m.asked[i].Load(); n > 0 {
+			by[reasons[i]] = n
+		}
+	}
+	return by
 }
 
 func (m *meters) model(shown string) *modelMeters {

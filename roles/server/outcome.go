@@ -73,6 +73,7 @@ func (s *Server) audit(now time.Time, d *decision, o *pb.Outcome, promised int32
 	known = fl.with(o.GetReplicaId(), func(fl *fleet, m *member) {
 		if promised >= floor {
 			changed = m.truth.audit(now, promised, o.GetCachedTokens())
+			m.audited.add(promised, o.GetCachedTokens())
 			liar = m.truth.liar
 		}
 		fl.gain.add(fl, d, o)

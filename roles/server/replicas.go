@@ -215,14 +215,19 @@ func (s *Server) GetCacheState(_ context.Context, request *pb.GetCacheStateReque
 		if r.reported.IsZero() {
 			continue
 		}
-		stats := &pb.ReplicaStats{
-			ReplicaId: replica, CacheMemoryBytes: r.memory, HitRate: r.hitRate, Pressure: r.pressure,
-			ClientVersion: r.version, T2HitTokens: r.t2Hit, T2QueryTokens: r.t2Query,
-		}
-		r.engine.fill(stats)
-		answer.Replicas = append(answer.Replicas, stats)
+		answer.Replicas = append(answer.Replicas, r.wire(replica))
 	}
 	return answer, nil
+}
+
+// wire is what was reported last.
+func (r *row) wire(replica string) *pb.ReplicaStats {
+	stats := &pb.ReplicaStats{
+		ReplicaId: replica, CacheMemoryBytes: r.memory, HitRate: r.hitRate, Pressure: r.pressure,
+		ClientVersion: r.version, T2HitTokens: r.t2Hit, T2QueryTokens: r.t2Query,
+	}
+	r.engine.fill(stats)
+	return stats
 }
 
 // Snapshot implements bridge.Snapshotter from counters; it scans no entries.

@@ -36,6 +36,7 @@ type Server struct {
 	log       *slog.Logger
 	journal   *journal.Journal // nil: none is kept
 	epoch     uint64           // drawn at start; tells producers of a restart
+	started   time.Time
 	index     *index.Index
 	policies  *policy.Store
 	replicas  *replicas
@@ -58,9 +59,10 @@ var _ inferencecachev1alpha1connect.InferenceCacheHandler = (*Server)(nil)
 // New returns a server with an empty index. Its metrics go to set.
 func New(config Config, log *slog.Logger, set *metrics.Set) *Server {
 	s := &Server{
-		config: config,
-		log:    log,
-		epoch:  drawEpoch(),
+		config:  config,
+		log:     log,
+		epoch:   drawEpoch(),
+		started: time.Now(),
 		index: index.New(index.Config{
 			MemoryBytes: config.MemoryBytes,
 			MaxEntries:  config.MaxEntries,

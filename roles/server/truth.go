@@ -23,6 +23,15 @@ type truth struct {
 	since    time.Time
 }
 
+// audited sums up the outcomes of promises, over the replica's lives.
+type audited struct{ outcomes, promised, found int64 }
+
+func (a *audited) add(promised, found int32) {
+	a.outcomes++
+	a.promised += int64(promised)
+	a.found += int64(min(promised, max(0, found)))
+}
+
 // audit takes in one outcome and says whether it changed the verdict.
 func (t *truth) audit(now time.Time, promised, found int32) (changed bool) {
 	share := min(1, float64(max(0, found))/float64(promised))

@@ -210,6 +210,65 @@ func (RunEnd) EnumDescriptor() ([]byte, []int) {
 	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{2}
 }
 
+// ReplicaState is what a server makes of a replica.
+type ReplicaState int32
+
+const (
+	ReplicaState_REPLICA_STATE_UNSPECIFIED ReplicaState = 0
+	ReplicaState_REPLICA_ALIVE             ReplicaState = 1
+	ReplicaState_REPLICA_SUSPECT           ReplicaState = 2 // silent for long, or it cannot see its engine: avoided
+	ReplicaState_REPLICA_QUARANTINED       ReplicaState = 3 // what it reports was found untrue: its blocks count for nothing
+	ReplicaState_REPLICA_ASLEEP            ReplicaState = 4 // its engine was put to sleep: gets no prompts
+	ReplicaState_REPLICA_DEAD              ReplicaState = 5 // silent for too long, or it said goodbye: gets no prompts
+)
+
+// Enum value maps for ReplicaState.
+var (
+	ReplicaState_name = map[int32]string{
+		0: "REPLICA_STATE_UNSPECIFIED",
+		1: "REPLICA_ALIVE",
+		2: "REPLICA_SUSPECT",
+		3: "REPLICA_QUARANTINED",
+		4: "REPLICA_ASLEEP",
+		5: "REPLICA_DEAD",
+	}
+	ReplicaState_value = map[string]int32{
+		"REPLICA_STATE_UNSPECIFIED": 0,
+		"REPLICA_ALIVE":             1,
+		"REPLICA_SUSPECT":           2,
+		"REPLICA_QUARANTINED":       3,
+		"REPLICA_ASLEEP":            4,
+		"REPLICA_DEAD":              5,
+	}
+)
+
+func (x ReplicaState) Enum() *ReplicaState {
+	p := new(ReplicaState)
+	*p = x
+	return p
+}
+
+func (x ReplicaState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReplicaState) Descriptor() protoreflect.EnumDescriptor {
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3].Descriptor()
+}
+
+func (ReplicaState) Type() protoreflect.EnumType {
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3]
+}
+
+func (x ReplicaState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReplicaState.Descriptor instead.
+func (ReplicaState) EnumDescriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{3}
+}
+
 type CacheOperation_Kind int32
 
 const (
@@ -246,11 +305,11 @@ func (x CacheOperation_Kind) String() string {
 }
 
 func (CacheOperation_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3].Descriptor()
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[4].Descriptor()
 }
 
 func (CacheOperation_Kind) Type() protoreflect.EnumType {
-	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[3]
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[4]
 }
 
 func (x CacheOperation_Kind) Number() protoreflect.EnumNumber {
@@ -301,11 +360,11 @@ func (x CacheEvent_Type) String() string {
 }
 
 func (CacheEvent_Type) Descriptor() protoreflect.EnumDescriptor {
-	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[4].Descriptor()
+	return file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[5].Descriptor()
 }
 
 func (CacheEvent_Type) Type() protoreflect.EnumType {
-	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[4]
+	return &file_inferencecache_v1alpha1_inferencecache_proto_enumTypes[5]
 }
 
 func (x CacheEvent_Type) Number() protoreflect.EnumNumber {
@@ -314,7 +373,7 @@ func (x CacheEvent_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CacheEvent_Type.Descriptor instead.
 func (CacheEvent_Type) EnumDescriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{15, 0}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type SLO struct {
@@ -1377,7 +1436,10 @@ type CacheStateUpdate struct {
 	// server that misses several in a row takes the replica for dead. 0: none.
 	HeartbeatMs uint32 `protobuf:"varint,1006,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	// The replica ends: it holds nothing any more.
-	Goodbye       bool `protobuf:"varint,1007,opt,name=goodbye,proto3" json:"goodbye,omitempty"`
+	Goodbye bool `protobuf:"varint,1007,opt,name=goodbye,proto3" json:"goodbye,omitempty"`
+	// What the producer knows to be held once this update and those before it are
+	// applied, so that both sides can be compared. Absent: not said.
+	Held          *HeldBlocks `protobuf:"bytes,1008,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1517,6 +1579,75 @@ func (x *CacheStateUpdate) GetGoodbye() bool {
 	return false
 }
 
+func (x *CacheStateUpdate) GetHeld() *HeldBlocks {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// HeldBlocks counts the blocks of a replica that a lookup can find, each once, by
+// the best tier that holds it.
+type HeldBlocks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	T1            int64                  `protobuf:"varint,1,opt,name=t1,proto3" json:"t1,omitempty"`
+	T2            int64                  `protobuf:"varint,2,opt,name=t2,proto3" json:"t2,omitempty"`
+	T3            int64                  `protobuf:"varint,3,opt,name=t3,proto3" json:"t3,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldBlocks) Reset() {
+	*x = HeldBlocks{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldBlocks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldBlocks) ProtoMessage() {}
+
+func (x *HeldBlocks) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldBlocks.ProtoReflect.Descriptor instead.
+func (*HeldBlocks) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *HeldBlocks) GetT1() int64 {
+	if x != nil {
+		return x.T1
+	}
+	return 0
+}
+
+func (x *HeldBlocks) GetT2() int64 {
+	if x != nil {
+		return x.T2
+	}
+	return 0
+}
+
+func (x *HeldBlocks) GetT3() int64 {
+	if x != nil {
+		return x.T3
+	}
+	return 0
+}
+
 type CacheSummary struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TotalPrefixes int64                  `protobuf:"varint,1,opt,name=total_prefixes,json=totalPrefixes,proto3" json:"total_prefixes,omitempty"` // distinct keys over all schemes and adapters
@@ -1527,7 +1658,7 @@ type CacheSummary struct {
 
 func (x *CacheSummary) Reset() {
 	*x = CacheSummary{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[12]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1670,7 @@ func (x *CacheSummary) String() string {
 func (*CacheSummary) ProtoMessage() {}
 
 func (x *CacheSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[12]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1683,7 @@ func (x *CacheSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSummary.ProtoReflect.Descriptor instead.
 func (*CacheSummary) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{12}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CacheSummary) GetTotalPrefixes() int64 {
@@ -1579,7 +1710,7 @@ type GetCacheStateRequest struct {
 
 func (x *GetCacheStateRequest) Reset() {
 	*x = GetCacheStateRequest{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[13]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1722,7 @@ func (x *GetCacheStateRequest) String() string {
 func (*GetCacheStateRequest) ProtoMessage() {}
 
 func (x *GetCacheStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[13]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1735,7 @@ func (x *GetCacheStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCacheStateRequest.ProtoReflect.Descriptor instead.
 func (*GetCacheStateRequest) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{13}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetCacheStateRequest) GetModelId() string {
@@ -1631,7 +1762,7 @@ type GetCacheStateResponse struct {
 
 func (x *GetCacheStateResponse) Reset() {
 	*x = GetCacheStateResponse{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[14]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1774,7 @@ func (x *GetCacheStateResponse) String() string {
 func (*GetCacheStateResponse) ProtoMessage() {}
 
 func (x *GetCacheStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[14]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1787,7 @@ func (x *GetCacheStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCacheStateResponse.ProtoReflect.Descriptor instead.
 func (*GetCacheStateResponse) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{14}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetCacheStateResponse) GetReplicas() []*ReplicaStats {
@@ -1692,7 +1823,7 @@ type CacheEvent struct {
 
 func (x *CacheEvent) Reset() {
 	*x = CacheEvent{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[15]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1835,7 @@ func (x *CacheEvent) String() string {
 func (*CacheEvent) ProtoMessage() {}
 
 func (x *CacheEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[15]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1848,7 @@ func (x *CacheEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheEvent.ProtoReflect.Descriptor instead.
 func (*CacheEvent) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{15}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CacheEvent) GetType() CacheEvent_Type {
@@ -1794,7 +1925,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[16]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1937,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[16]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1950,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{16}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamEventsRequest) GetModelId() string {
@@ -1852,7 +1983,7 @@ type StreamMetricsRequest struct {
 
 func (x *StreamMetricsRequest) Reset() {
 	*x = StreamMetricsRequest{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[17]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1995,7 @@ func (x *StreamMetricsRequest) String() string {
 func (*StreamMetricsRequest) ProtoMessage() {}
 
 func (x *StreamMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[17]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +2008,7 @@ func (x *StreamMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamMetricsRequest.ProtoReflect.Descriptor instead.
 func (*StreamMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{17}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamMetricsRequest) GetNames() []string {
@@ -1900,7 +2031,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[18]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2043,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[18]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2056,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{18}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Metric) GetName() string {
@@ -1981,7 +2112,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[19]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2124,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[19]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2137,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{19}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Ack) GetAccepted() bool {
@@ -2054,7 +2185,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[20]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2197,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[20]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2210,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{20}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExplainRequest) GetLookup() *LookupRouteRequest {
@@ -2118,7 +2249,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[21]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2261,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[21]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2274,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{21}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExplainResponse) GetAnswer() *LookupRouteResponse {
@@ -2285,7 +2416,7 @@ type Considered struct {
 
 func (x *Considered) Reset() {
 	*x = Considered{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[22]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2428,7 @@ func (x *Considered) String() string {
 func (*Considered) ProtoMessage() {}
 
 func (x *Considered) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[22]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2441,7 @@ func (x *Considered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Considered.ProtoReflect.Descriptor instead.
 func (*Considered) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{22}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Considered) GetReplicaId() string {
@@ -2544,7 +2675,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[23]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2687,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[23]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2700,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{23}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Outcome) GetRequestId() string {
@@ -2625,7 +2756,7 @@ type OutcomeAck struct {
 
 func (x *OutcomeAck) Reset() {
 	*x = OutcomeAck{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[24]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2768,7 @@ func (x *OutcomeAck) String() string {
 func (*OutcomeAck) ProtoMessage() {}
 
 func (x *OutcomeAck) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[24]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2781,7 @@ func (x *OutcomeAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutcomeAck.ProtoReflect.Descriptor instead.
 func (*OutcomeAck) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{24}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OutcomeAck) GetAccepted() bool {
@@ -2684,7 +2815,7 @@ type GetGainRequest struct {
 
 func (x *GetGainRequest) Reset() {
 	*x = GetGainRequest{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[25]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2827,7 @@ func (x *GetGainRequest) String() string {
 func (*GetGainRequest) ProtoMessage() {}
 
 func (x *GetGainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[25]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2840,7 @@ func (x *GetGainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGainRequest.ProtoReflect.Descriptor instead.
 func (*GetGainRequest) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{25}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetGainRequest) GetTenantId() string {
@@ -2735,7 +2866,7 @@ type GetGainResponse struct {
 
 func (x *GetGainResponse) Reset() {
 	*x = GetGainResponse{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[26]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2878,7 @@ func (x *GetGainResponse) String() string {
 func (*GetGainResponse) ProtoMessage() {}
 
 func (x *GetGainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[26]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2891,7 @@ func (x *GetGainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGainResponse.ProtoReflect.Descriptor instead.
 func (*GetGainResponse) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{26}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetGainResponse) GetGains() []*Gain {
@@ -2793,7 +2924,7 @@ type Gain struct {
 
 func (x *Gain) Reset() {
 	*x = Gain{}
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[27]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2936,7 @@ func (x *Gain) String() string {
 func (*Gain) ProtoMessage() {}
 
 func (x *Gain) ProtoReflect() protoreflect.Message {
-	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[27]
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2949,7 @@ func (x *Gain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gain.ProtoReflect.Descriptor instead.
 func (*Gain) Descriptor() ([]byte, []int) {
-	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{27}
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Gain) GetTenantId() string {
@@ -2901,6 +3032,734 @@ func (x *Gain) GetSavedSeconds() float64 {
 func (x *Gain) GetSavedSecondsMargin() float64 {
 	if x != nil {
 		return x.SavedSecondsMargin
+	}
+	return 0
+}
+
+type GetFleetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`           // empty: all
+	ModelId       string                 `protobuf:"bytes,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`              // empty: all
+	HashScheme    string                 `protobuf:"bytes,3,opt,name=hash_scheme,json=hashScheme,proto3" json:"hash_scheme,omitempty"`     // empty: all
+	MaxReplicas   int32                  `protobuf:"varint,4,opt,name=max_replicas,json=maxReplicas,proto3" json:"max_replicas,omitempty"` // in the answer; 0: 1000, at most 10000
+	TopK          int32                  `protobuf:"varint,5,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`                      // hottest prefixes in the answer; 0: 10, at most 100
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFleetRequest) Reset() {
+	*x = GetFleetRequest{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFleetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFleetRequest) ProtoMessage() {}
+
+func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
+func (*GetFleetRequest) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetFleetRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *GetFleetRequest) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+func (x *GetFleetRequest) GetHashScheme() string {
+	if x != nil {
+		return x.HashScheme
+	}
+	return ""
+}
+
+func (x *GetFleetRequest) GetMaxReplicas() int32 {
+	if x != nil {
+		return x.MaxReplicas
+	}
+	return 0
+}
+
+func (x *GetFleetRequest) GetTopK() int32 {
+	if x != nil {
+		return x.TopK
+	}
+	return 0
+}
+
+type GetFleetResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server *FleetServer           `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// By tenant, model, scheme and replica. Where there are more than asked for,
+	// those that are not alive come before those that are.
+	Replicas      []*FleetReplica  `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	States        map[string]int64 `protobuf:"bytes,3,rep,name=states,proto3" json:"states,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // replicas that fit the request, in the answer or not, by state
+	HotPrefixes   []*HotPrefix     `protobuf:"bytes,4,rep,name=hot_prefixes,json=hotPrefixes,proto3" json:"hot_prefixes,omitempty"`                                               // most lookups first
+	Decisions     int32            `protobuf:"varint,5,opt,name=decisions,proto3" json:"decisions,omitempty"`                                                                     // the latest lookups that hot_prefixes are counted in
+	AtUs          int64            `protobuf:"varint,6,opt,name=at_us,json=atUs,proto3" json:"at_us,omitempty"`                                                                   // the server's clock
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFleetResponse) Reset() {
+	*x = GetFleetResponse{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFleetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFleetResponse) ProtoMessage() {}
+
+func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
+func (*GetFleetResponse) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GetFleetResponse) GetServer() *FleetServer {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetReplicas() []*FleetReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetStates() map[string]int64 {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetHotPrefixes() []*HotPrefix {
+	if x != nil {
+		return x.HotPrefixes
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetDecisions() int32 {
+	if x != nil {
+		return x.Decisions
+	}
+	return 0
+}
+
+func (x *GetFleetResponse) GetAtUs() int64 {
+	if x != nil {
+		return x.AtUs
+	}
+	return 0
+}
+
+// FleetServer is the server that answers.
+type FleetServer struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Version         string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Epoch           uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // another one: it has started again
+	UptimeMs        int64                  `protobuf:"varint,3,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	IndexKeys       int64                  `protobuf:"varint,4,opt,name=index_keys,json=indexKeys,proto3" json:"index_keys,omitempty"`          // distinct blocks
+	IndexEntries    int64                  `protobuf:"varint,5,opt,name=index_entries,json=indexEntries,proto3" json:"index_entries,omitempty"` // blocks times the replicas that hold them
+	IndexBytes      int64                  `protobuf:"varint,6,opt,name=index_bytes,json=indexBytes,proto3" json:"index_bytes,omitempty"`
+	IndexBytesLimit int64                  `protobuf:"varint,7,opt,name=index_bytes_limit,json=indexBytesLimit,proto3" json:"index_bytes_limit,omitempty"`
+	Lookups         map[string]int64       `protobuf:"bytes,8,rep,name=lookups,proto3" json:"lookups,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // LookupRoute calls since the start, by reason code
+	Updates         int64                  `protobuf:"varint,9,opt,name=updates,proto3" json:"updates,omitempty"`                                                                           // of replicas, since the start
+	PolicyVersion   int64                  `protobuf:"varint,10,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"`                                         // 0: the server's own settings
+	PolicyAgeMs     int64                  `protobuf:"varint,11,opt,name=policy_age_ms,json=policyAgeMs,proto3" json:"policy_age_ms,omitempty"`                                             // since a policy was last pushed; -1: never
+	PromisedTokens  int64                  `protobuf:"varint,12,opt,name=promised_tokens,json=promisedTokens,proto3" json:"promised_tokens,omitempty"`                                      // that replicas which served were said to hold, by reported outcomes
+	FoundTokens     int64                  `protobuf:"varint,13,opt,name=found_tokens,json=foundTokens,proto3" json:"found_tokens,omitempty"`                                               // of these, those that engines found
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *FleetServer) Reset() {
+	*x = FleetServer{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetServer) ProtoMessage() {}
+
+func (x *FleetServer) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetServer.ProtoReflect.Descriptor instead.
+func (*FleetServer) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *FleetServer) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *FleetServer) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FleetServer) GetUptimeMs() int64 {
+	if x != nil {
+		return x.UptimeMs
+	}
+	return 0
+}
+
+func (x *FleetServer) GetIndexKeys() int64 {
+	if x != nil {
+		return x.IndexKeys
+	}
+	return 0
+}
+
+func (x *FleetServer) GetIndexEntries() int64 {
+	if x != nil {
+		return x.IndexEntries
+	}
+	return 0
+}
+
+func (x *FleetServer) GetIndexBytes() int64 {
+	if x != nil {
+		return x.IndexBytes
+	}
+	return 0
+}
+
+func (x *FleetServer) GetIndexBytesLimit() int64 {
+	if x != nil {
+		return x.IndexBytesLimit
+	}
+	return 0
+}
+
+func (x *FleetServer) GetLookups() map[string]int64 {
+	if x != nil {
+		return x.Lookups
+	}
+	return nil
+}
+
+func (x *FleetServer) GetUpdates() int64 {
+	if x != nil {
+		return x.Updates
+	}
+	return 0
+}
+
+func (x *FleetServer) GetPolicyVersion() int64 {
+	if x != nil {
+		return x.PolicyVersion
+	}
+	return 0
+}
+
+func (x *FleetServer) GetPolicyAgeMs() int64 {
+	if x != nil {
+		return x.PolicyAgeMs
+	}
+	return 0
+}
+
+func (x *FleetServer) GetPromisedTokens() int64 {
+	if x != nil {
+		return x.PromisedTokens
+	}
+	return 0
+}
+
+func (x *FleetServer) GetFoundTokens() int64 {
+	if x != nil {
+		return x.FoundTokens
+	}
+	return 0
+}
+
+// FleetReplica is a replica as the server sees it. Ages are in milliseconds.
+type FleetReplica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	ModelId       string                 `protobuf:"bytes,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	HashScheme    string                 `protobuf:"bytes,3,opt,name=hash_scheme,json=hashScheme,proto3" json:"hash_scheme,omitempty"`
+	ReplicaId     string                 `protobuf:"bytes,4,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	State         ReplicaState           `protobuf:"varint,5,opt,name=state,proto3,enum=inferencecache.v1alpha1.ReplicaState" json:"state,omitempty"`
+	StateDetail   string                 `protobuf:"bytes,6,opt,name=state_detail,json=stateDetail,proto3" json:"state_detail,omitempty"` // why it is not alive
+	StreamState   StreamState            `protobuf:"varint,7,opt,name=stream_state,json=streamState,proto3,enum=inferencecache.v1alpha1.StreamState" json:"stream_state,omitempty"`
+	EngineUrl     string                 `protobuf:"bytes,8,opt,name=engine_url,json=engineUrl,proto3" json:"engine_url,omitempty"`
+	Stats         *ReplicaStats          `protobuf:"bytes,9,opt,name=stats,proto3" json:"stats,omitempty"`                                        // of its last report; absent: none
+	LoadAgeMs     int64                  `protobuf:"varint,10,opt,name=load_age_ms,json=loadAgeMs,proto3" json:"load_age_ms,omitempty"`           // of that; -1: none
+	LoadKnown     bool                   `protobuf:"varint,11,opt,name=load_known,json=loadKnown,proto3" json:"load_known,omitempty"`             // it is recent enough to be counted with
+	BacklogMs     float64                `protobuf:"fixed64,12,opt,name=backlog_ms,json=backlogMs,proto3" json:"backlog_ms,omitempty"`            // how long a prompt would wait there, with what was hinted since
+	RecentHints   int64                  `protobuf:"varint,13,opt,name=recent_hints,json=recentHints,proto3" json:"recent_hints,omitempty"`       // prompts sent there by a hint within the last minute
+	IndexedBlocks int64                  `protobuf:"varint,14,opt,name=indexed_blocks,json=indexedBlocks,proto3" json:"indexed_blocks,omitempty"` // entries of the index
+	Held          *HeldBlocks            `protobuf:"bytes,15,opt,name=held,proto3" json:"held,omitempty"`                                         // by its own last word; absent: it does not say
+	HeldAgeMs     int64                  `protobuf:"varint,16,opt,name=held_age_ms,json=heldAgeMs,proto3" json:"held_age_ms,omitempty"`           // of that; -1: none
+	BlockSize     int32                  `protobuf:"varint,17,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`             // tokens, of the blocks stored last; 0: not known
+	HeardAgeMs    int64                  `protobuf:"varint,18,opt,name=heard_age_ms,json=heardAgeMs,proto3" json:"heard_age_ms,omitempty"`        // since any sign of life
+	ChangedAgeMs  int64                  `protobuf:"varint,19,opt,name=changed_age_ms,json=changedAgeMs,proto3" json:"changed_age_ms,omitempty"`  // since it last reported blocks; -1: never
+	ClearedAgeMs  int64                  `protobuf:"varint,20,opt,name=cleared_age_ms,json=clearedAgeMs,proto3" json:"cleared_age_ms,omitempty"`  // since it dropped all it held; -1: not known to have
+	Audit         *TruthAudit            `protobuf:"bytes,21,opt,name=audit,proto3" json:"audit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FleetReplica) Reset() {
+	*x = FleetReplica{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetReplica) ProtoMessage() {}
+
+func (x *FleetReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetReplica.ProtoReflect.Descriptor instead.
+func (*FleetReplica) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *FleetReplica) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *FleetReplica) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+func (x *FleetReplica) GetHashScheme() string {
+	if x != nil {
+		return x.HashScheme
+	}
+	return ""
+}
+
+func (x *FleetReplica) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *FleetReplica) GetState() ReplicaState {
+	if x != nil {
+		return x.State
+	}
+	return ReplicaState_REPLICA_STATE_UNSPECIFIED
+}
+
+func (x *FleetReplica) GetStateDetail() string {
+	if x != nil {
+		return x.StateDetail
+	}
+	return ""
+}
+
+func (x *FleetReplica) GetStreamState() StreamState {
+	if x != nil {
+		return x.StreamState
+	}
+	return StreamState_STREAM_STATE_UNSPECIFIED
+}
+
+func (x *FleetReplica) GetEngineUrl() string {
+	if x != nil {
+		return x.EngineUrl
+	}
+	return ""
+}
+
+func (x *FleetReplica) GetStats() *ReplicaStats {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
+}
+
+func (x *FleetReplica) GetLoadAgeMs() int64 {
+	if x != nil {
+		return x.LoadAgeMs
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetLoadKnown() bool {
+	if x != nil {
+		return x.LoadKnown
+	}
+	return false
+}
+
+func (x *FleetReplica) GetBacklogMs() float64 {
+	if x != nil {
+		return x.BacklogMs
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetRecentHints() int64 {
+	if x != nil {
+		return x.RecentHints
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetIndexedBlocks() int64 {
+	if x != nil {
+		return x.IndexedBlocks
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetHeld() *HeldBlocks {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *FleetReplica) GetHeldAgeMs() int64 {
+	if x != nil {
+		return x.HeldAgeMs
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetBlockSize() int32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetHeardAgeMs() int64 {
+	if x != nil {
+		return x.HeardAgeMs
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetChangedAgeMs() int64 {
+	if x != nil {
+		return x.ChangedAgeMs
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetClearedAgeMs() int64 {
+	if x != nil {
+		return x.ClearedAgeMs
+	}
+	return 0
+}
+
+func (x *FleetReplica) GetAudit() *TruthAudit {
+	if x != nil {
+		return x.Audit
+	}
+	return nil
+}
+
+// TruthAudit compares what a replica was said to hold with what its engine
+// found, by the outcomes that gateways reported.
+type TruthAudit struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Outcomes        int64                  `protobuf:"varint,1,opt,name=outcomes,proto3" json:"outcomes,omitempty"`                                   // that promised anything, since the server knows it
+	PromisedTokens  int64                  `protobuf:"varint,2,opt,name=promised_tokens,json=promisedTokens,proto3" json:"promised_tokens,omitempty"` // of these
+	FoundTokens     int64                  `protobuf:"varint,3,opt,name=found_tokens,json=foundTokens,proto3" json:"found_tokens,omitempty"`          // of the promised
+	Share           float64                `protobuf:"fixed64,4,opt,name=share,proto3" json:"share,omitempty"`                                        // 0-1: what a promise is taken to be worth; 1 without outcomes
+	Quarantined     bool                   `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	QuarantineAgeMs int64                  `protobuf:"varint,6,opt,name=quarantine_age_ms,json=quarantineAgeMs,proto3" json:"quarantine_age_ms,omitempty"` // -1: not in quarantine
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TruthAudit) Reset() {
+	*x = TruthAudit{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TruthAudit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TruthAudit) ProtoMessage() {}
+
+func (x *TruthAudit) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TruthAudit.ProtoReflect.Descriptor instead.
+func (*TruthAudit) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TruthAudit) GetOutcomes() int64 {
+	if x != nil {
+		return x.Outcomes
+	}
+	return 0
+}
+
+func (x *TruthAudit) GetPromisedTokens() int64 {
+	if x != nil {
+		return x.PromisedTokens
+	}
+	return 0
+}
+
+func (x *TruthAudit) GetFoundTokens() int64 {
+	if x != nil {
+		return x.FoundTokens
+	}
+	return 0
+}
+
+func (x *TruthAudit) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *TruthAudit) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
+}
+
+func (x *TruthAudit) GetQuarantineAgeMs() int64 {
+	if x != nil {
+		return x.QuarantineAgeMs
+	}
+	return 0
+}
+
+// HotPrefix is a beginning that several recent prompts have in common, of as many
+// blocks as a power of two.
+type HotPrefix struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	TenantId         string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	ModelId          string                 `protobuf:"bytes,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	HashScheme       string                 `protobuf:"bytes,3,opt,name=hash_scheme,json=hashScheme,proto3" json:"hash_scheme,omitempty"`
+	AdapterId        string                 `protobuf:"bytes,4,opt,name=adapter_id,json=adapterId,proto3" json:"adapter_id,omitempty"`
+	Hash             string                 `protobuf:"bytes,5,opt,name=hash,proto3" json:"hash,omitempty"` // of its last block, in hex
+	Blocks           int32                  `protobuf:"varint,6,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	Lookups          int64                  `protobuf:"varint,7,opt,name=lookups,proto3" json:"lookups,omitempty"`                                              // of the latest
+	LookupsPerSecond float64                `protobuf:"fixed64,8,opt,name=lookups_per_second,json=lookupsPerSecond,proto3" json:"lookups_per_second,omitempty"` // in the last half minute or so
+	Holders          int32                  `protobuf:"varint,9,opt,name=holders,proto3" json:"holders,omitempty"`                                              // replicas that hold its last block
+	HolderIds        []string               `protobuf:"bytes,10,rep,name=holder_ids,json=holderIds,proto3" json:"holder_ids,omitempty"`                         // some of them
+	MostHinted       string                 `protobuf:"bytes,11,opt,name=most_hinted,json=mostHinted,proto3" json:"most_hinted,omitempty"`                      // the replica that most of the lookups were sent to
+	MostShare        float64                `protobuf:"fixed64,12,opt,name=most_share,json=mostShare,proto3" json:"most_share,omitempty"`                       // 0-1 of the lookups that named one; 1 with many holders is skew
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *HotPrefix) Reset() {
+	*x = HotPrefix{}
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HotPrefix) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HotPrefix) ProtoMessage() {}
+
+func (x *HotPrefix) ProtoReflect() protoreflect.Message {
+	mi := &file_inferencecache_v1alpha1_inferencecache_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HotPrefix.ProtoReflect.Descriptor instead.
+func (*HotPrefix) Descriptor() ([]byte, []int) {
+	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *HotPrefix) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *HotPrefix) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+func (x *HotPrefix) GetHashScheme() string {
+	if x != nil {
+		return x.HashScheme
+	}
+	return ""
+}
+
+func (x *HotPrefix) GetAdapterId() string {
+	if x != nil {
+		return x.AdapterId
+	}
+	return ""
+}
+
+func (x *HotPrefix) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *HotPrefix) GetBlocks() int32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *HotPrefix) GetLookups() int64 {
+	if x != nil {
+		return x.Lookups
+	}
+	return 0
+}
+
+func (x *HotPrefix) GetLookupsPerSecond() float64 {
+	if x != nil {
+		return x.LookupsPerSecond
+	}
+	return 0
+}
+
+func (x *HotPrefix) GetHolders() int32 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
+func (x *HotPrefix) GetHolderIds() []string {
+	if x != nil {
+		return x.HolderIds
+	}
+	return nil
+}
+
+func (x *HotPrefix) GetMostHinted() string {
+	if x != nil {
+		return x.MostHinted
+	}
+	return ""
+}
+
+func (x *HotPrefix) GetMostShare() float64 {
+	if x != nil {
+		return x.MostShare
 	}
 	return 0
 }
@@ -3037,7 +3896,7 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x05STORE\x10\x01\x12\n" +
 	"\n" +
 	"\x06REMOVE\x10\x02\x12\t\n" +
-	"\x05CLEAR\x10\x03\"\xff\x04\n" +
+	"\x05CLEAR\x10\x03\"\xb9\x05\n" +
 	"\x10CacheStateUpdate\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x19\n" +
@@ -3059,7 +3918,13 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"engine_url\x18\xec\a \x01(\tR\tengineUrl\x12H\n" +
 	"\fstream_state\x18\xed\a \x01(\x0e2$.inferencecache.v1alpha1.StreamStateR\vstreamState\x12\"\n" +
 	"\fheartbeat_ms\x18\xee\a \x01(\rR\vheartbeatMs\x12\x19\n" +
-	"\agoodbye\x18\xef\a \x01(\bR\agoodbye\"X\n" +
+	"\agoodbye\x18\xef\a \x01(\bR\agoodbye\x128\n" +
+	"\x04held\x18\xf0\a \x01(\v2#.inferencecache.v1alpha1.HeldBlocksR\x04held\"<\n" +
+	"\n" +
+	"HeldBlocks\x12\x0e\n" +
+	"\x02t1\x18\x01 \x01(\x03R\x02t1\x12\x0e\n" +
+	"\x02t2\x18\x02 \x01(\x03R\x02t2\x12\x0e\n" +
+	"\x02t3\x18\x03 \x01(\x03R\x02t3\"X\n" +
 	"\fCacheSummary\x12%\n" +
 	"\x0etotal_prefixes\x18\x01 \x01(\x03R\rtotalPrefixes\x12!\n" +
 	"\fhot_prefixes\x18\x02 \x01(\x03R\vhotPrefixes\"N\n" +
@@ -3215,7 +4080,101 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\x13saved_tokens_margin\x18\n" +
 	" \x01(\x01R\x11savedTokensMargin\x12#\n" +
 	"\rsaved_seconds\x18\v \x01(\x01R\fsavedSeconds\x120\n" +
-	"\x14saved_seconds_margin\x18\f \x01(\x01R\x12savedSecondsMargin*`\n" +
+	"\x14saved_seconds_margin\x18\f \x01(\x01R\x12savedSecondsMargin\"\xa2\x01\n" +
+	"\x0fGetFleetRequest\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x19\n" +
+	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12\x1f\n" +
+	"\vhash_scheme\x18\x03 \x01(\tR\n" +
+	"hashScheme\x12!\n" +
+	"\fmax_replicas\x18\x04 \x01(\x05R\vmaxReplicas\x12\x13\n" +
+	"\x05top_k\x18\x05 \x01(\x05R\x04topK\"\x97\x03\n" +
+	"\x10GetFleetResponse\x12<\n" +
+	"\x06server\x18\x01 \x01(\v2$.inferencecache.v1alpha1.FleetServerR\x06server\x12A\n" +
+	"\breplicas\x18\x02 \x03(\v2%.inferencecache.v1alpha1.FleetReplicaR\breplicas\x12M\n" +
+	"\x06states\x18\x03 \x03(\v25.inferencecache.v1alpha1.GetFleetResponse.StatesEntryR\x06states\x12E\n" +
+	"\fhot_prefixes\x18\x04 \x03(\v2\".inferencecache.v1alpha1.HotPrefixR\vhotPrefixes\x12\x1c\n" +
+	"\tdecisions\x18\x05 \x01(\x05R\tdecisions\x12\x13\n" +
+	"\x05at_us\x18\x06 \x01(\x03R\x04atUs\x1a9\n" +
+	"\vStatesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xa5\x04\n" +
+	"\vFleetServer\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\tuptime_ms\x18\x03 \x01(\x03R\buptimeMs\x12\x1d\n" +
+	"\n" +
+	"index_keys\x18\x04 \x01(\x03R\tindexKeys\x12#\n" +
+	"\rindex_entries\x18\x05 \x01(\x03R\findexEntries\x12\x1f\n" +
+	"\vindex_bytes\x18\x06 \x01(\x03R\n" +
+	"indexBytes\x12*\n" +
+	"\x11index_bytes_limit\x18\a \x01(\x03R\x0findexBytesLimit\x12K\n" +
+	"\alookups\x18\b \x03(\v21.inferencecache.v1alpha1.FleetServer.LookupsEntryR\alookups\x12\x18\n" +
+	"\aupdates\x18\t \x01(\x03R\aupdates\x12%\n" +
+	"\x0epolicy_version\x18\n" +
+	" \x01(\x03R\rpolicyVersion\x12\"\n" +
+	"\rpolicy_age_ms\x18\v \x01(\x03R\vpolicyAgeMs\x12'\n" +
+	"\x0fpromised_tokens\x18\f \x01(\x03R\x0epromisedTokens\x12!\n" +
+	"\ffound_tokens\x18\r \x01(\x03R\vfoundTokens\x1a:\n" +
+	"\fLookupsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd4\x06\n" +
+	"\fFleetReplica\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x19\n" +
+	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12\x1f\n" +
+	"\vhash_scheme\x18\x03 \x01(\tR\n" +
+	"hashScheme\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x04 \x01(\tR\treplicaId\x12;\n" +
+	"\x05state\x18\x05 \x01(\x0e2%.inferencecache.v1alpha1.ReplicaStateR\x05state\x12!\n" +
+	"\fstate_detail\x18\x06 \x01(\tR\vstateDetail\x12G\n" +
+	"\fstream_state\x18\a \x01(\x0e2$.inferencecache.v1alpha1.StreamStateR\vstreamState\x12\x1d\n" +
+	"\n" +
+	"engine_url\x18\b \x01(\tR\tengineUrl\x12;\n" +
+	"\x05stats\x18\t \x01(\v2%.inferencecache.v1alpha1.ReplicaStatsR\x05stats\x12\x1e\n" +
+	"\vload_age_ms\x18\n" +
+	" \x01(\x03R\tloadAgeMs\x12\x1d\n" +
+	"\n" +
+	"load_known\x18\v \x01(\bR\tloadKnown\x12\x1d\n" +
+	"\n" +
+	"backlog_ms\x18\f \x01(\x01R\tbacklogMs\x12!\n" +
+	"\frecent_hints\x18\r \x01(\x03R\vrecentHints\x12%\n" +
+	"\x0eindexed_blocks\x18\x0e \x01(\x03R\rindexedBlocks\x127\n" +
+	"\x04held\x18\x0f \x01(\v2#.inferencecache.v1alpha1.HeldBlocksR\x04held\x12\x1e\n" +
+	"\vheld_age_ms\x18\x10 \x01(\x03R\theldAgeMs\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x11 \x01(\x05R\tblockSize\x12 \n" +
+	"\fheard_age_ms\x18\x12 \x01(\x03R\n" +
+	"heardAgeMs\x12$\n" +
+	"\x0echanged_age_ms\x18\x13 \x01(\x03R\fchangedAgeMs\x12$\n" +
+	"\x0ecleared_age_ms\x18\x14 \x01(\x03R\fclearedAgeMs\x129\n" +
+	"\x05audit\x18\x15 \x01(\v2#.inferencecache.v1alpha1.TruthAuditR\x05audit\"\xd8\x01\n" +
+	"\n" +
+	"TruthAudit\x12\x1a\n" +
+	"\boutcomes\x18\x01 \x01(\x03R\boutcomes\x12'\n" +
+	"\x0fpromised_tokens\x18\x02 \x01(\x03R\x0epromisedTokens\x12!\n" +
+	"\ffound_tokens\x18\x03 \x01(\x03R\vfoundTokens\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x01R\x05share\x12 \n" +
+	"\vquarantined\x18\x05 \x01(\bR\vquarantined\x12*\n" +
+	"\x11quarantine_age_ms\x18\x06 \x01(\x03R\x0fquarantineAgeMs\"\xf0\x02\n" +
+	"\tHotPrefix\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x19\n" +
+	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12\x1f\n" +
+	"\vhash_scheme\x18\x03 \x01(\tR\n" +
+	"hashScheme\x12\x1d\n" +
+	"\n" +
+	"adapter_id\x18\x04 \x01(\tR\tadapterId\x12\x12\n" +
+	"\x04hash\x18\x05 \x01(\tR\x04hash\x12\x16\n" +
+	"\x06blocks\x18\x06 \x01(\x05R\x06blocks\x12\x18\n" +
+	"\alookups\x18\a \x01(\x03R\alookups\x12,\n" +
+	"\x12lookups_per_second\x18\b \x01(\x01R\x10lookupsPerSecond\x12\x18\n" +
+	"\aholders\x18\t \x01(\x05R\aholders\x12\x1d\n" +
+	"\n" +
+	"holder_ids\x18\n" +
+	" \x03(\tR\tholderIds\x12\x1f\n" +
+	"\vmost_hinted\x18\v \x01(\tR\n" +
+	"mostHinted\x12\x1d\n" +
+	"\n" +
+	"most_share\x18\f \x01(\x01R\tmostShare*`\n" +
 	"\tCacheTier\x12\x1a\n" +
 	"\x16CACHE_TIER_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCACHE_TIER_T1\x10\x01\x12\x11\n" +
@@ -3237,7 +4196,15 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\vRUN_CLEARED\x10\x05\x12\x14\n" +
 	"\x10RUN_REPLICA_DEAD\x10\x06\x12\x17\n" +
 	"\x13RUN_OTHER_PARTITION\x10\a\x12\x18\n" +
-	"\x14RUN_OTHER_BLOCK_SIZE\x10\b2\xbf\t\n" +
+	"\x14RUN_OTHER_BLOCK_SIZE\x10\b*\x94\x01\n" +
+	"\fReplicaState\x12\x1d\n" +
+	"\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rREPLICA_ALIVE\x10\x01\x12\x13\n" +
+	"\x0fREPLICA_SUSPECT\x10\x02\x12\x17\n" +
+	"\x13REPLICA_QUARANTINED\x10\x03\x12\x12\n" +
+	"\x0eREPLICA_ASLEEP\x10\x04\x12\x10\n" +
+	"\fREPLICA_DEAD\x10\x052\xa0\n" +
+	"\n" +
 	"\x0eInferenceCache\x12h\n" +
 	"\vLookupRoute\x12+.inferencecache.v1alpha1.LookupRouteRequest\x1a,.inferencecache.v1alpha1.LookupRouteResponse\x12]\n" +
 	"\x10ReportCacheState\x12).inferencecache.v1alpha1.CacheStateUpdate\x1a\x1c.inferencecache.v1alpha1.Ack(\x01\x12]\n" +
@@ -3250,7 +4217,8 @@ const file_inferencecache_v1alpha1_inferencecache_proto_rawDesc = "" +
 	"\rStreamMetrics\x12-.inferencecache.v1alpha1.StreamMetricsRequest\x1a\x1f.inferencecache.v1alpha1.Metric0\x01\x12\\\n" +
 	"\aExplain\x12'.inferencecache.v1alpha1.ExplainRequest\x1a(.inferencecache.v1alpha1.ExplainResponse\x12V\n" +
 	"\rReportOutcome\x12 .inferencecache.v1alpha1.Outcome\x1a#.inferencecache.v1alpha1.OutcomeAck\x12\\\n" +
-	"\aGetGain\x12'.inferencecache.v1alpha1.GetGainRequest\x1a(.inferencecache.v1alpha1.GetGainResponseBWZUinferencecache.io/inferencecache/proto/inferencecache/v1alpha1;inferencecachev1alpha1b\x06proto3"
+	"\aGetGain\x12'.inferencecache.v1alpha1.GetGainRequest\x1a(.inferencecache.v1alpha1.GetGainResponse\x12_\n" +
+	"\bGetFleet\x12(.inferencecache.v1alpha1.GetFleetRequest\x1a).inferencecache.v1alpha1.GetFleetResponseBWZUinferencecache.io/inferencecache/proto/inferencecache/v1alpha1;inferencecachev1alpha1b\x06proto3"
 
 var (
 	file_inferencecache_v1alpha1_inferencecache_proto_rawDescOnce sync.Once
@@ -3264,96 +4232,119 @@ func file_inferencecache_v1alpha1_inferencecache_proto_rawDescGZIP() []byte {
 	return file_inferencecache_v1alpha1_inferencecache_proto_rawDescData
 }
 
-var file_inferencecache_v1alpha1_inferencecache_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_inferencecache_v1alpha1_inferencecache_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_inferencecache_v1alpha1_inferencecache_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_inferencecache_v1alpha1_inferencecache_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_inferencecache_v1alpha1_inferencecache_proto_goTypes = []any{
 	(CacheTier)(0),                 // 0: inferencecache.v1alpha1.CacheTier
 	(StreamState)(0),               // 1: inferencecache.v1alpha1.StreamState
 	(RunEnd)(0),                    // 2: inferencecache.v1alpha1.RunEnd
-	(CacheOperation_Kind)(0),       // 3: inferencecache.v1alpha1.CacheOperation.Kind
-	(CacheEvent_Type)(0),           // 4: inferencecache.v1alpha1.CacheEvent.Type
-	(*SLO)(nil),                    // 5: inferencecache.v1alpha1.SLO
-	(*RenderTemplateRequest)(nil),  // 6: inferencecache.v1alpha1.RenderTemplateRequest
-	(*RenderTemplateResponse)(nil), // 7: inferencecache.v1alpha1.RenderTemplateResponse
-	(*LookupRouteRequest)(nil),     // 8: inferencecache.v1alpha1.LookupRouteRequest
-	(*ReplicaScore)(nil),           // 9: inferencecache.v1alpha1.ReplicaScore
-	(*LookupRouteResponse)(nil),    // 10: inferencecache.v1alpha1.LookupRouteResponse
-	(*LookupPDRouteRequest)(nil),   // 11: inferencecache.v1alpha1.LookupPDRouteRequest
-	(*LookupPDRouteResponse)(nil),  // 12: inferencecache.v1alpha1.LookupPDRouteResponse
-	(*PrefixEntry)(nil),            // 13: inferencecache.v1alpha1.PrefixEntry
-	(*ReplicaStats)(nil),           // 14: inferencecache.v1alpha1.ReplicaStats
-	(*CacheOperation)(nil),         // 15: inferencecache.v1alpha1.CacheOperation
-	(*CacheStateUpdate)(nil),       // 16: inferencecache.v1alpha1.CacheStateUpdate
-	(*CacheSummary)(nil),           // 17: inferencecache.v1alpha1.CacheSummary
-	(*GetCacheStateRequest)(nil),   // 18: inferencecache.v1alpha1.GetCacheStateRequest
-	(*GetCacheStateResponse)(nil),  // 19: inferencecache.v1alpha1.GetCacheStateResponse
-	(*CacheEvent)(nil),             // 20: inferencecache.v1alpha1.CacheEvent
-	(*StreamEventsRequest)(nil),    // 21: inferencecache.v1alpha1.StreamEventsRequest
-	(*StreamMetricsRequest)(nil),   // 22: inferencecache.v1alpha1.StreamMetricsRequest
-	(*Metric)(nil),                 // 23: inferencecache.v1alpha1.Metric
-	(*Ack)(nil),                    // 24: inferencecache.v1alpha1.Ack
-	(*ExplainRequest)(nil),         // 25: inferencecache.v1alpha1.ExplainRequest
-	(*ExplainResponse)(nil),        // 26: inferencecache.v1alpha1.ExplainResponse
-	(*Considered)(nil),             // 27: inferencecache.v1alpha1.Considered
-	(*Outcome)(nil),                // 28: inferencecache.v1alpha1.Outcome
-	(*OutcomeAck)(nil),             // 29: inferencecache.v1alpha1.OutcomeAck
-	(*GetGainRequest)(nil),         // 30: inferencecache.v1alpha1.GetGainRequest
-	(*GetGainResponse)(nil),        // 31: inferencecache.v1alpha1.GetGainResponse
-	(*Gain)(nil),                   // 32: inferencecache.v1alpha1.Gain
-	nil,                            // 33: inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
-	nil,                            // 34: inferencecache.v1alpha1.Metric.LabelsEntry
+	(ReplicaState)(0),              // 3: inferencecache.v1alpha1.ReplicaState
+	(CacheOperation_Kind)(0),       // 4: inferencecache.v1alpha1.CacheOperation.Kind
+	(CacheEvent_Type)(0),           // 5: inferencecache.v1alpha1.CacheEvent.Type
+	(*SLO)(nil),                    // 6: inferencecache.v1alpha1.SLO
+	(*RenderTemplateRequest)(nil),  // 7: inferencecache.v1alpha1.RenderTemplateRequest
+	(*RenderTemplateResponse)(nil), // 8: inferencecache.v1alpha1.RenderTemplateResponse
+	(*LookupRouteRequest)(nil),     // 9: inferencecache.v1alpha1.LookupRouteRequest
+	(*ReplicaScore)(nil),           // 10: inferencecache.v1alpha1.ReplicaScore
+	(*LookupRouteResponse)(nil),    // 11: inferencecache.v1alpha1.LookupRouteResponse
+	(*LookupPDRouteRequest)(nil),   // 12: inferencecache.v1alpha1.LookupPDRouteRequest
+	(*LookupPDRouteResponse)(nil),  // 13: inferencecache.v1alpha1.LookupPDRouteResponse
+	(*PrefixEntry)(nil),            // 14: inferencecache.v1alpha1.PrefixEntry
+	(*ReplicaStats)(nil),           // 15: inferencecache.v1alpha1.ReplicaStats
+	(*CacheOperation)(nil),         // 16: inferencecache.v1alpha1.CacheOperation
+	(*CacheStateUpdate)(nil),       // 17: inferencecache.v1alpha1.CacheStateUpdate
+	(*HeldBlocks)(nil),             // 18: inferencecache.v1alpha1.HeldBlocks
+	(*CacheSummary)(nil),           // 19: inferencecache.v1alpha1.CacheSummary
+	(*GetCacheStateRequest)(nil),   // 20: inferencecache.v1alpha1.GetCacheStateRequest
+	(*GetCacheStateResponse)(nil),  // 21: inferencecache.v1alpha1.GetCacheStateResponse
+	(*CacheEvent)(nil),             // 22: inferencecache.v1alpha1.CacheEvent
+	(*StreamEventsRequest)(nil),    // 23: inferencecache.v1alpha1.StreamEventsRequest
+	(*StreamMetricsRequest)(nil),   // 24: inferencecache.v1alpha1.StreamMetricsRequest
+	(*Metric)(nil),                 // 25: inferencecache.v1alpha1.Metric
+	(*Ack)(nil),                    // 26: inferencecache.v1alpha1.Ack
+	(*ExplainRequest)(nil),         // 27: inferencecache.v1alpha1.ExplainRequest
+	(*ExplainResponse)(nil),        // 28: inferencecache.v1alpha1.ExplainResponse
+	(*Considered)(nil),             // 29: inferencecache.v1alpha1.Considered
+	(*Outcome)(nil),                // 30: inferencecache.v1alpha1.Outcome
+	(*OutcomeAck)(nil),             // 31: inferencecache.v1alpha1.OutcomeAck
+	(*GetGainRequest)(nil),         // 32: inferencecache.v1alpha1.GetGainRequest
+	(*GetGainResponse)(nil),        // 33: inferencecache.v1alpha1.GetGainResponse
+	(*Gain)(nil),                   // 34: inferencecache.v1alpha1.Gain
+	(*GetFleetRequest)(nil),        // 35: inferencecache.v1alpha1.GetFleetRequest
+	(*GetFleetResponse)(nil),       // 36: inferencecache.v1alpha1.GetFleetResponse
+	(*FleetServer)(nil),            // 37: inferencecache.v1alpha1.FleetServer
+	(*FleetReplica)(nil),           // 38: inferencecache.v1alpha1.FleetReplica
+	(*TruthAudit)(nil),             // 39: inferencecache.v1alpha1.TruthAudit
+	(*HotPrefix)(nil),              // 40: inferencecache.v1alpha1.HotPrefix
+	nil,                            // 41: inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
+	nil,                            // 42: inferencecache.v1alpha1.Metric.LabelsEntry
+	nil,                            // 43: inferencecache.v1alpha1.GetFleetResponse.StatesEntry
+	nil,                            // 44: inferencecache.v1alpha1.FleetServer.LookupsEntry
 }
 var file_inferencecache_v1alpha1_inferencecache_proto_depIdxs = []int32{
-	33, // 0: inferencecache.v1alpha1.RenderTemplateRequest.variables:type_name -> inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
-	5,  // 1: inferencecache.v1alpha1.LookupRouteRequest.slo:type_name -> inferencecache.v1alpha1.SLO
+	41, // 0: inferencecache.v1alpha1.RenderTemplateRequest.variables:type_name -> inferencecache.v1alpha1.RenderTemplateRequest.VariablesEntry
+	6,  // 1: inferencecache.v1alpha1.LookupRouteRequest.slo:type_name -> inferencecache.v1alpha1.SLO
 	0,  // 2: inferencecache.v1alpha1.ReplicaScore.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	9,  // 3: inferencecache.v1alpha1.LookupRouteResponse.replica_scores:type_name -> inferencecache.v1alpha1.ReplicaScore
+	10, // 3: inferencecache.v1alpha1.LookupRouteResponse.replica_scores:type_name -> inferencecache.v1alpha1.ReplicaScore
 	0,  // 4: inferencecache.v1alpha1.PrefixEntry.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	3,  // 5: inferencecache.v1alpha1.CacheOperation.kind:type_name -> inferencecache.v1alpha1.CacheOperation.Kind
+	4,  // 5: inferencecache.v1alpha1.CacheOperation.kind:type_name -> inferencecache.v1alpha1.CacheOperation.Kind
 	0,  // 6: inferencecache.v1alpha1.CacheOperation.tier:type_name -> inferencecache.v1alpha1.CacheTier
-	13, // 7: inferencecache.v1alpha1.CacheStateUpdate.prefixes:type_name -> inferencecache.v1alpha1.PrefixEntry
-	14, // 8: inferencecache.v1alpha1.CacheStateUpdate.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
-	15, // 9: inferencecache.v1alpha1.CacheStateUpdate.operations:type_name -> inferencecache.v1alpha1.CacheOperation
+	14, // 7: inferencecache.v1alpha1.CacheStateUpdate.prefixes:type_name -> inferencecache.v1alpha1.PrefixEntry
+	15, // 8: inferencecache.v1alpha1.CacheStateUpdate.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
+	16, // 9: inferencecache.v1alpha1.CacheStateUpdate.operations:type_name -> inferencecache.v1alpha1.CacheOperation
 	1,  // 10: inferencecache.v1alpha1.CacheStateUpdate.stream_state:type_name -> inferencecache.v1alpha1.StreamState
-	14, // 11: inferencecache.v1alpha1.GetCacheStateResponse.replicas:type_name -> inferencecache.v1alpha1.ReplicaStats
-	17, // 12: inferencecache.v1alpha1.GetCacheStateResponse.summary:type_name -> inferencecache.v1alpha1.CacheSummary
-	4,  // 13: inferencecache.v1alpha1.CacheEvent.type:type_name -> inferencecache.v1alpha1.CacheEvent.Type
-	4,  // 14: inferencecache.v1alpha1.StreamEventsRequest.types:type_name -> inferencecache.v1alpha1.CacheEvent.Type
-	34, // 15: inferencecache.v1alpha1.Metric.labels:type_name -> inferencecache.v1alpha1.Metric.LabelsEntry
-	8,  // 16: inferencecache.v1alpha1.ExplainRequest.lookup:type_name -> inferencecache.v1alpha1.LookupRouteRequest
-	10, // 17: inferencecache.v1alpha1.ExplainResponse.answer:type_name -> inferencecache.v1alpha1.LookupRouteResponse
-	27, // 18: inferencecache.v1alpha1.ExplainResponse.considered:type_name -> inferencecache.v1alpha1.Considered
-	2,  // 19: inferencecache.v1alpha1.Considered.run_end:type_name -> inferencecache.v1alpha1.RunEnd
-	32, // 20: inferencecache.v1alpha1.GetGainResponse.gains:type_name -> inferencecache.v1alpha1.Gain
-	8,  // 21: inferencecache.v1alpha1.InferenceCache.LookupRoute:input_type -> inferencecache.v1alpha1.LookupRouteRequest
-	16, // 22: inferencecache.v1alpha1.InferenceCache.ReportCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
-	16, // 23: inferencecache.v1alpha1.InferenceCache.SyncCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
-	20, // 24: inferencecache.v1alpha1.InferenceCache.PublishEvent:input_type -> inferencecache.v1alpha1.CacheEvent
-	18, // 25: inferencecache.v1alpha1.InferenceCache.GetCacheState:input_type -> inferencecache.v1alpha1.GetCacheStateRequest
-	6,  // 26: inferencecache.v1alpha1.InferenceCache.RenderTemplate:input_type -> inferencecache.v1alpha1.RenderTemplateRequest
-	11, // 27: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:input_type -> inferencecache.v1alpha1.LookupPDRouteRequest
-	21, // 28: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:input_type -> inferencecache.v1alpha1.StreamEventsRequest
-	22, // 29: inferencecache.v1alpha1.InferenceCache.StreamMetrics:input_type -> inferencecache.v1alpha1.StreamMetricsRequest
-	25, // 30: inferencecache.v1alpha1.InferenceCache.Explain:input_type -> inferencecache.v1alpha1.ExplainRequest
-	28, // 31: inferencecache.v1alpha1.InferenceCache.ReportOutcome:input_type -> inferencecache.v1alpha1.Outcome
-	30, // 32: inferencecache.v1alpha1.InferenceCache.GetGain:input_type -> inferencecache.v1alpha1.GetGainRequest
-	10, // 33: inferencecache.v1alpha1.InferenceCache.LookupRoute:output_type -> inferencecache.v1alpha1.LookupRouteResponse
-	24, // 34: inferencecache.v1alpha1.InferenceCache.ReportCacheState:output_type -> inferencecache.v1alpha1.Ack
-	24, // 35: inferencecache.v1alpha1.InferenceCache.SyncCacheState:output_type -> inferencecache.v1alpha1.Ack
-	24, // 36: inferencecache.v1alpha1.InferenceCache.PublishEvent:output_type -> inferencecache.v1alpha1.Ack
-	19, // 37: inferencecache.v1alpha1.InferenceCache.GetCacheState:output_type -> inferencecache.v1alpha1.GetCacheStateResponse
-	7,  // 38: inferencecache.v1alpha1.InferenceCache.RenderTemplate:output_type -> inferencecache.v1alpha1.RenderTemplateResponse
-	12, // 39: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:output_type -> inferencecache.v1alpha1.LookupPDRouteResponse
-	20, // 40: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:output_type -> inferencecache.v1alpha1.CacheEvent
-	23, // 41: inferencecache.v1alpha1.InferenceCache.StreamMetrics:output_type -> inferencecache.v1alpha1.Metric
-	26, // 42: inferencecache.v1alpha1.InferenceCache.Explain:output_type -> inferencecache.v1alpha1.ExplainResponse
-	29, // 43: inferencecache.v1alpha1.InferenceCache.ReportOutcome:output_type -> inferencecache.v1alpha1.OutcomeAck
-	31, // 44: inferencecache.v1alpha1.InferenceCache.GetGain:output_type -> inferencecache.v1alpha1.GetGainResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	18, // 11: inferencecache.v1alpha1.CacheStateUpdate.held:type_name -> inferencecache.v1alpha1.HeldBlocks
+	15, // 12: inferencecache.v1alpha1.GetCacheStateResponse.replicas:type_name -> inferencecache.v1alpha1.ReplicaStats
+	19, // 13: inferencecache.v1alpha1.GetCacheStateResponse.summary:type_name -> inferencecache.v1alpha1.CacheSummary
+	5,  // 14: inferencecache.v1alpha1.CacheEvent.type:type_name -> inferencecache.v1alpha1.CacheEvent.Type
+	5,  // 15: inferencecache.v1alpha1.StreamEventsRequest.types:type_name -> inferencecache.v1alpha1.CacheEvent.Type
+	42, // 16: inferencecache.v1alpha1.Metric.labels:type_name -> inferencecache.v1alpha1.Metric.LabelsEntry
+	9,  // 17: inferencecache.v1alpha1.ExplainRequest.lookup:type_name -> inferencecache.v1alpha1.LookupRouteRequest
+	11, // 18: inferencecache.v1alpha1.ExplainResponse.answer:type_name -> inferencecache.v1alpha1.LookupRouteResponse
+	29, // 19: inferencecache.v1alpha1.ExplainResponse.considered:type_name -> inferencecache.v1alpha1.Considered
+	2,  // 20: inferencecache.v1alpha1.Considered.run_end:type_name -> inferencecache.v1alpha1.RunEnd
+	34, // 21: inferencecache.v1alpha1.GetGainResponse.gains:type_name -> inferencecache.v1alpha1.Gain
+	37, // 22: inferencecache.v1alpha1.GetFleetResponse.server:type_name -> inferencecache.v1alpha1.FleetServer
+	38, // 23: inferencecache.v1alpha1.GetFleetResponse.replicas:type_name -> inferencecache.v1alpha1.FleetReplica
+	43, // 24: inferencecache.v1alpha1.GetFleetResponse.states:type_name -> inferencecache.v1alpha1.GetFleetResponse.StatesEntry
+	40, // 25: inferencecache.v1alpha1.GetFleetResponse.hot_prefixes:type_name -> inferencecache.v1alpha1.HotPrefix
+	44, // 26: inferencecache.v1alpha1.FleetServer.lookups:type_name -> inferencecache.v1alpha1.FleetServer.LookupsEntry
+	3,  // 27: inferencecache.v1alpha1.FleetReplica.state:type_name -> inferencecache.v1alpha1.ReplicaState
+	1,  // 28: inferencecache.v1alpha1.FleetReplica.stream_state:type_name -> inferencecache.v1alpha1.StreamState
+	15, // 29: inferencecache.v1alpha1.FleetReplica.stats:type_name -> inferencecache.v1alpha1.ReplicaStats
+	18, // 30: inferencecache.v1alpha1.FleetReplica.held:type_name -> inferencecache.v1alpha1.HeldBlocks
+	39, // 31: inferencecache.v1alpha1.FleetReplica.audit:type_name -> inferencecache.v1alpha1.TruthAudit
+	9,  // 32: inferencecache.v1alpha1.InferenceCache.LookupRoute:input_type -> inferencecache.v1alpha1.LookupRouteRequest
+	17, // 33: inferencecache.v1alpha1.InferenceCache.ReportCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
+	17, // 34: inferencecache.v1alpha1.InferenceCache.SyncCacheState:input_type -> inferencecache.v1alpha1.CacheStateUpdate
+	22, // 35: inferencecache.v1alpha1.InferenceCache.PublishEvent:input_type -> inferencecache.v1alpha1.CacheEvent
+	20, // 36: inferencecache.v1alpha1.InferenceCache.GetCacheState:input_type -> inferencecache.v1alpha1.GetCacheStateRequest
+	7,  // 37: inferencecache.v1alpha1.InferenceCache.RenderTemplate:input_type -> inferencecache.v1alpha1.RenderTemplateRequest
+	12, // 38: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:input_type -> inferencecache.v1alpha1.LookupPDRouteRequest
+	23, // 39: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:input_type -> inferencecache.v1alpha1.StreamEventsRequest
+	24, // 40: inferencecache.v1alpha1.InferenceCache.StreamMetrics:input_type -> inferencecache.v1alpha1.StreamMetricsRequest
+	27, // 41: inferencecache.v1alpha1.InferenceCache.Explain:input_type -> inferencecache.v1alpha1.ExplainRequest
+	30, // 42: inferencecache.v1alpha1.InferenceCache.ReportOutcome:input_type -> inferencecache.v1alpha1.Outcome
+	32, // 43: inferencecache.v1alpha1.InferenceCache.GetGain:input_type -> inferencecache.v1alpha1.GetGainRequest
+	35, // 44: inferencecache.v1alpha1.InferenceCache.GetFleet:input_type -> inferencecache.v1alpha1.GetFleetRequest
+	11, // 45: inferencecache.v1alpha1.InferenceCache.LookupRoute:output_type -> inferencecache.v1alpha1.LookupRouteResponse
+	26, // 46: inferencecache.v1alpha1.InferenceCache.ReportCacheState:output_type -> inferencecache.v1alpha1.Ack
+	26, // 47: inferencecache.v1alpha1.InferenceCache.SyncCacheState:output_type -> inferencecache.v1alpha1.Ack
+	26, // 48: inferencecache.v1alpha1.InferenceCache.PublishEvent:output_type -> inferencecache.v1alpha1.Ack
+	21, // 49: inferencecache.v1alpha1.InferenceCache.GetCacheState:output_type -> inferencecache.v1alpha1.GetCacheStateResponse
+	8,  // 50: inferencecache.v1alpha1.InferenceCache.RenderTemplate:output_type -> inferencecache.v1alpha1.RenderTemplateResponse
+	13, // 51: inferencecache.v1alpha1.InferenceCache.LookupPDRoute:output_type -> inferencecache.v1alpha1.LookupPDRouteResponse
+	22, // 52: inferencecache.v1alpha1.InferenceCache.StreamCacheEvents:output_type -> inferencecache.v1alpha1.CacheEvent
+	25, // 53: inferencecache.v1alpha1.InferenceCache.StreamMetrics:output_type -> inferencecache.v1alpha1.Metric
+	28, // 54: inferencecache.v1alpha1.InferenceCache.Explain:output_type -> inferencecache.v1alpha1.ExplainResponse
+	31, // 55: inferencecache.v1alpha1.InferenceCache.ReportOutcome:output_type -> inferencecache.v1alpha1.OutcomeAck
+	33, // 56: inferencecache.v1alpha1.InferenceCache.GetGain:output_type -> inferencecache.v1alpha1.GetGainResponse
+	36, // 57: inferencecache.v1alpha1.InferenceCache.GetFleet:output_type -> inferencecache.v1alpha1.GetFleetResponse
+	45, // [45:58] is the sub-list for method output_type
+	32, // [32:45] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_inferencecache_v1alpha1_inferencecache_proto_init() }
@@ -3367,8 +4358,8 @@ func file_inferencecache_v1alpha1_inferencecache_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_inferencecache_v1alpha1_inferencecache_proto_rawDesc), len(file_inferencecache_v1alpha1_inferencecache_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   30,
+			NumEnums:      6,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -76,6 +76,8 @@ const (
 	InferenceCacheReportOutcomeProcedure = "/inferencecache.v1alpha1.InferenceCache/ReportOutcome"
 	// InferenceCacheGetGainProcedure is the fully-qualified name of the InferenceCache's GetGain RPC.
 	InferenceCacheGetGainProcedure = "/inferencecache.v1alpha1.InferenceCache/GetGain"
+	// InferenceCacheGetFleetProcedure is the fully-qualified name of the InferenceCache's GetFleet RPC.
+	InferenceCacheGetFleetProcedure = "/inferencecache.v1alpha1.InferenceCache/GetFleet"
 )
 
 // InferenceCacheClient is a client for the inferencecache.v1alpha1.InferenceCache service.
@@ -113,6 +115,9 @@ type InferenceCacheClient interface {
 	// GetGain sums up, from the outcomes since the server started, what routing by
 	// hints saves, or in shadow mode would have saved.
 	GetGain(context.Context, *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error)
+	// GetFleet says how the server sees its replicas and itself: for status pages,
+	// people and checks. Its answer is bounded and has no prompt in it.
+	GetFleet(context.Context, *v1alpha1.GetFleetRequest) (*v1alpha1.GetFleetResponse, error)
 }
 
 // NewInferenceCacheClient constructs a client for the inferencecache.v1alpha1.InferenceCache
@@ -198,6 +203,12 @@ func NewInferenceCacheClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(inferenceCacheMethods.ByName("GetGain")),
 			connect.WithClientOptions(opts...),
 		),
+		getFleet: connect.NewClient[v1alpha1.GetFleetRequest, v1alpha1.GetFleetResponse](
+			httpClient,
+			baseURL+InferenceCacheGetFleetProcedure,
+			connect.WithSchema(inferenceCacheMethods.ByName("GetFleet")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -215,6 +226,7 @@ type inferenceCacheClient struct {
 	explain           *connect.Client[v1alpha1.ExplainRequest, v1alpha1.ExplainResponse]
 	reportOutcome     *connect.Client[v1alpha1.Outcome, v1alpha1.OutcomeAck]
 	getGain           *connect.Client[v1alpha1.GetGainRequest, v1alpha1.GetGainResponse]
+	getFleet          *connect.Client[v1alpha1.GetFleetRequest, v1alpha1.GetFleetResponse]
 }
 
 // LookupRoute calls inferencecache.v1alpha1.InferenceCache.LookupRoute.
@@ -309,6 +321,15 @@ func (c *inferenceCacheClient) GetGain(ctx context.Context, req *v1alpha1.GetGai
 	return nil, err
 }
 
+// GetFleet calls inferencecache.v1alpha1.InferenceCache.GetFleet.
+func (c *inferenceCacheClient) GetFleet(ctx context.Context, req *v1alpha1.GetFleetRequest) (*v1alpha1.GetFleetResponse, error) {
+	response, err := c.getFleet.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // InferenceCacheHandler is an implementation of the inferencecache.v1alpha1.InferenceCache service.
 type InferenceCacheHandler interface {
 	// LookupRoute ranks the replicas that should get a prompt. It fails open:
@@ -344,6 +365,9 @@ type InferenceCacheHandler interface {
 	// GetGain sums up, from the outcomes since the server started, what routing by
 	// hints saves, or in shadow mode would have saved.
 	GetGain(context.Context, *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error)
+	// GetFleet says how the server sees its replicas and itself: for status pages,
+	// people and checks. Its answer is bounded and has no prompt in it.
+	GetFleet(context.Context, *v1alpha1.GetFleetRequest) (*v1alpha1.GetFleetResponse, error)
 }
 
 // NewInferenceCacheHandler builds an HTTP handler from the service implementation. It returns the
@@ -425,6 +449,12 @@ func NewInferenceCacheHandler(svc InferenceCacheHandler, opts ...connect.Handler
 		connect.WithSchema(inferenceCacheMethods.ByName("GetGain")),
 		connect.WithHandlerOptions(opts...),
 	)
+	inferenceCacheGetFleetHandler := connect.NewUnaryHandlerSimple(
+		InferenceCacheGetFleetProcedure,
+		svc.GetFleet,
+		connect.WithSchema(inferenceCacheMethods.ByName("GetFleet")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/inferencecache.v1alpha1.InferenceCache/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case InferenceCacheLookupRouteProcedure:
@@ -451,6 +481,8 @@ func NewInferenceCacheHandler(svc InferenceCacheHandler, opts ...connect.Handler
 			inferenceCacheReportOutcomeHandler.ServeHTTP(w, r)
 		case InferenceCacheGetGainProcedure:
 			inferenceCacheGetGainHandler.ServeHTTP(w, r)
+		case InferenceCacheGetFleetProcedure:
+			inferenceCacheGetFleetHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -506,4 +538,8 @@ func (UnimplementedInferenceCacheHandler) ReportOutcome(context.Context, *v1alph
 
 func (UnimplementedInferenceCacheHandler) GetGain(context.Context, *v1alpha1.GetGainRequest) (*v1alpha1.GetGainResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.GetGain is not implemented"))
+}
+
+func (UnimplementedInferenceCacheHandler) GetFleet(context.Context, *v1alpha1.GetFleetRequest) (*v1alpha1.GetFleetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("inferencecache.v1alpha1.InferenceCache.GetFleet is not implemented"))
 }
