@@ -100,11 +100,12 @@ func (s *Server) Keep(j *journal.Journal) {
 	s.meters.journal(j)
 }
 
-// Mount adds the service, health and reflection to mux.
+// Mount adds the service, health, reflection and the status page to mux.
 func (s *Server) Mount(mux *http.ServeMux) {
 	limit := connect.WithReadMaxBytes(s.config.MaxMessageBytes)
 	path, service := inferencecachev1alpha1connect.NewInferenceCacheHandler(s, limit)
 	mux.Handle(path, s.syncs.track(service))
+	mountPage(mux)
 	mux.Handle(grpchealth.NewHandler(s.health))
 	reflector := grpcreflect.NewStaticReflector(inferencecachev1alpha1connect.InferenceCacheName, grpchealth.HealthV1ServiceName)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector))
