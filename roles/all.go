@@ -203,7 +203,7 @@ func (p *process) banner(engines []attached) {
 		server = "https://" + p.bound
 	}
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "server\t%s\tgRPC, gRPC-Web, Connect and JSON; /healthz /readyz /metrics\n", server)
+	fmt.Fprintf(table, "server\t%s\tgRPC, gRPC-Web, Connect and JSON; / is a page for you; /healthz /readyz /metrics\n", server)
 	fmt.Fprintf(table, "control\thttp://%s\t/snapshot /policy /probe\n", p.control)
 	for _, e := range engines {
 		fmt.Fprintf(table, "%s\t%s\ttenant %s, model %s\n", e.config.ReplicaID, e.where, e.config.TenantID, e.config.ModelID)

@@ -111,6 +111,11 @@ func TestMistakesAreNamedAndExitWith2(t *testing.T) {
 		{[]string{"decode", file + ".none"}, "no such file"},
 		{[]string{"decode", "--hex", file}, "not hex"},
 		{[]string{"sim", "--encoding=xml"}, "xml"},
+		{[]string{"top", "--interval=1ms"}, "--interval"},
+		{[]string{"top", "-o", "xml"}, "xml"},
+		{[]string{"top", "--once", "--server=127.0.0.1:1"}, "is a server running there"},
+		{[]string{"events", "--type=born"}, "born"},
+		{[]string{"events", "--server=127.0.0.1:1"}, "is a server running there"},
 		{[]string{"bogus"}, "bogus"},
 	} {
 		_, err := command(t.Context(), v.args...)
@@ -310,11 +315,59 @@ func TestAPromptFindsItsReplica(t *testing.T) {
 		}
 	}
 	checkMetrics(t, get(t, server+"/metrics"))
+	fleetIsShown(t, server)
 	if body := post(t, control+"/snapshot", ""); !strings.Contains(body, "use GET") {
 		t.Errorf("control: %s", body)
 	}
+	seen := make(chan string, 1)
+	go func() { // one send
+		out, err := command(t.Context(), "events", "--server", server, "--type", "cleared", "--count", "1")
+		if err != nil {
+			out += err.Error()
+		}
+		seen <- out
+	}()
+	eventually(t, "the reader of events", func() bool { return strings.Contains(get(t, server+"/metrics"), "inferencecache_event_streams 1\n") })
 	post(t, engines[1]+"/sim/fault?kind=clear", "")
+	if out := <-seen; !regexp.MustCompile(`^\d\d:\d\d:\d\d\.\d{3}  cleared  sim-2  demo/sim  vllm\n$`).MatchString(out) {
+		t.Errorf("events: %q", out)
+	}
 	eventually(t, "the clear", func() bool { return !strings.Contains(ask("--text", prompt), "PREFIX_MATCH") })
+}
+
+// fleetIsShown looks at the fleet in the terminal and at the page of the same
+// port, after the second engine has got a prompt.
+func fleetIsShown(t *testing.T, server string) {
+	t.Helper()
+	top := func(args ...string) string {
+		out, err := command(t.Context(), append([]string{"top", "--once", "--server", server}, args...)...)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return out
+	}
+	// Both counts of blocks meet: the subscriber's with its next word, at the latest its heartbeat.
+	row := regexp.MustCompile(`(?m)^sim-2 +demo/sim +alive +0 +0 +[\d.]+ms +\d+ +(\d+) +(\d+) +exact `)
+	eventually(t, "sim-2 to say what it holds", func() bool {
+		m := row.FindStringSubmatch(top())
+		return m != nil && m[1] == m[2] && m[1] != "0"
+	})
+	for _, v := range []struct {
+		args []string
+		want string
+	}{
+		{nil, `(?s)^inferencecache dev, up .*PREFIX_MATCH \d.*replicas 3 alive.*hottest prefixes of the latest \d+ lookups`},
+		{[]string{"--rows", "1"}, `and 2 more: --rows`},
+		{[]string{"--tenant", "nobody"}, `no replica has reported`},
+		{[]string{"-o", "json"}, `(?s)"states": *\{\s*"REPLICA_ALIVE": *"3"`},
+	} {
+		if out := top(v.args...); !regexp.MustCompile(v.want).MatchString(out) {
+			t.Errorf("top %q:\n%s", v.args, out)
+		}
+	}
+	if !strings.Contains(get(t, server+"/"), "<title>inferencecache</title>") || !strings.Contains(get(t, server+"/ui/page.js"), "GetFleet") {
+		t.Error("the status page is not served")
+	}
 }
 
 func TestSubscriberRoleStandsWithoutEngineOrServer(t *testing.T) {
