@@ -290,12 +290,14 @@ func TestAPromptFindsItsReplica(t *testing.T) {
 	if out := ask("--text", strings.Repeat("never seen ", 30)); !strings.Contains(out, "AFFINITY_HINT") {
 		t.Errorf("an unseen prompt: %s", out)
 	}
+	// Each lookup counts as load of the replica that it names, so on a slow machine
+	// another one may be first by now.
 	for _, v := range []struct {
 		args []string
 		want string // a pattern; "!": also an error
 	}{
-		{[]string{"lookup", "--tenant", "demo", "--model", "sim", "--text", prompt, "--request", "mine", "--explain"}, `(?s)request mine .*sim-2: holds 288 of 288 tokens.*sim-2 .*COMPLETE.*sim-1 .*NEVER_STORED`},
-		{[]string{"explain", "--request", "mine"}, `(?s)PREFIX_MATCH.*sim-2: holds 288.*would be first if sim-2 kept a prompt waiting`},
+		{[]string{"lookup", "--tenant", "demo", "--model", "sim", "--text", prompt, "--request", "mine", "--explain"}, `(?s)request mine .*\nsim-2 +288 +288\+0\+0 [^\n]*COMPLETE`},
+		{[]string{"explain", "--request", "mine"}, `(?s)would be first if .* kept a prompt waiting.*\nsim-2 +288 +288\+0\+0 `},
 		{[]string{"explain", "--request", "mine", "-o", "json"}, `"heldTokens": *288`},
 		{[]string{"explain", "--request", "nobody's"}, `!the server remembers no request of this id`},
 		{[]string{"explain", "--tenant", "demo", "--model", "sim", "--tokens", "1,2,3"}, `NO_HINT.*\n.*shorter than one block`},
