@@ -32,7 +32,11 @@ var simFaults = []simFault{
 	{id: "block-size-mismatch", engine: func(c *sim.Config) { c.BlockSize *= 2 }},
 	{id: "ranks-missing", engine: func(c *sim.Config) { c.Ranks, c.NoDiscovery = 2, true }},
 	{id: "model-mismatch", engine: func(c *sim.Config) { c.Model += "-v2" }},
-	{id: "random-hash-seed", act: (*sim.Rank).Reseed},
+	{id: "random-hash-seed", act: func(r *sim.Rank) {
+		if r.Clear() { // as after a restart: what is held under old names would never be found again
+			r.Reseed()
+		}
+	}},
 	{id: "no-replay", engine: func(c *sim.Config) { c.NoReplay, c.NoDiscovery = true, true }, subscriber: func(c *subscriber.Config) { c.ReplayEndpoint = "tcp://127.0.0.1:1" }},
 	{id: "unknown-events", act: (*sim.Rank).Unknown},
 	{id: "engine-asleep", act: func(r *sim.Rank) { r.Sleep(1) }},
