@@ -77,9 +77,6 @@ func (p *process) attachEngines(flags *pflag.FlagSet) ([]attached, error) {
 	if !flags.Changed("model-id") {
 		base.ModelID = demoModel
 	}
-	if !flags.Changed("block-size") {
-		base.BlockSize = p.server.EngineBlockSize // what the server cannot match is refused where it shows
-	}
 	if len(p.engines) > 0 {
 		return parseEngines(p.engines, base)
 	}
@@ -152,6 +149,9 @@ func (p *process) startSims(base subscriber.Config) ([]attached, error) {
 	fault, err := findSimFault(p.simFault)
 	if err != nil {
 		return nil, usage(err)
+	}
+	if base.BlockSize == 0 {
+		base.BlockSize = p.server.EngineBlockSize // what the server cannot match is refused where it shows
 	}
 	var all []attached
 	for i := range p.sims {
