@@ -55,7 +55,7 @@ func (p *process) runAll(ctx context.Context, flags *pflag.FlagSet) error {
 			return usage(err)
 		}
 	}
-	if load := p.load(); load > 0 && len(p.engines) == 0 && len(engines) > 0 {
+	if load := p.load(); load > 0 && len(engines) > 0 {
 		g := newGateway(engines, client, memhttp.URL)
 		p.add(life.Hands, "load", func(ctx context.Context) error { return g.run(ctx, load) })
 	}
@@ -146,17 +146,14 @@ func (p *process) startSims(base subscriber.Config) ([]attached, error) {
 	if !isLoopback(p.simListen) && !p.server.InsecureDisableAuth {
 		return nil, usage(fmt.Errorf("refusing to run simulated engines on %s, which other machines can reach", p.simListen))
 	}
-	fault, err := findSimFault(p.simFault)
-	if err != nil {
-		return nil, usage(err)
-	}
 	if base.BlockSize == 0 {
 		base.BlockSize = p.server.EngineBlockSize // what the server cannot match is refused where it shows
 	}
 	var all []attached
 	for i := range p.sims {
-		if i > 0 {
-			fault = nil
+		var fault *simFault
+		if i == 0 {
+			fault = p.fault
 		}
 		port := first
 		if first != 0 {

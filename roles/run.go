@@ -42,6 +42,7 @@ type settings struct {
 	simListen     string
 	simLoad       float64
 	simFault      string
+	fault         *simFault // that simFault names; nil: none
 	engines       []string
 }
 
@@ -171,8 +172,13 @@ func (s *settings) completeAll() error {
 	if s.simLoad < 0 || s.simLoad > 1000 {
 		return fmt.Errorf("--sim-load %v: want 0 to 1000 prompts a second", s.simLoad)
 	}
-	if _, err := findSimFault(s.simFault); err != nil {
+	if len(s.engines) > 0 && (s.simLoad > 0 || s.simFault != "") {
+		return errors.New("--sim-load and --sim-fault are for simulated engines, and --engine attaches others: give one of them")
+	}
+	fault, err := findSimFault(s.simFault)
+	if err != nil {
 		return err
 	}
+	s.fault = fault
 	return s.server.ValidateAuth()
 }

@@ -43,7 +43,7 @@ var simFaults = []simFault{
 	{id: "engine-stalled", act: func(r *sim.Rank) { r.Stall(time.Hour) }},
 }
 
-// findSimFault is the fault with an id; nil for none.
+// findSimFault is the fault with an id; nil for "".
 func findSimFault(id string) (*simFault, error) {
 	if id == "" {
 		return nil, nil
@@ -94,7 +94,7 @@ func (p *process) keepSpoiling(f *simFault, engine *sim.Engine) {
 // load is how many prompts a second the simulated engines get: a fault shows in
 // what an engine does.
 func (p *process) load() float64 {
-	if p.simFault != "" {
+	if p.fault != nil {
 		return cmp.Or(p.simLoad, 4)
 	}
 	return p.simLoad

@@ -61,7 +61,7 @@ var plan = map[string]room{
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
-	"roles/doctor": {stations, []string{"internal/status"}, nil},
+	"roles/doctor": {stations, []string{"internal/obs", "internal/status", contract, rpc}, nil},
 	"roles/replay": {stations, []string{"index", "internal/kv", "internal/rank", "internal/trace"}, nil},
 	"bridge":       {stations, []string{"internal/kv", "internal/policy", "internal/status", contract, rpc}, []string{connectLib, metricsLib}},
 	"webhook":      {stations, []string{"api/v1alpha1", "webhook/inject"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},

@@ -193,7 +193,7 @@ var catalog = map[string]kind{
 var hides = map[string][]string{
 	"events-off":          {"not-connected", "no-events", "no-replay", "cache-unseen", "ranks-missing"},
 	"engine-away":         {"not-connected", "no-replay", "events-off", "engine-stalled"},
-	"prefix-caching-off":  {"no-events", "not-connected", "events-off", "no-replay"},
+	"prefix-caching-off":  {"no-events"},
 	"topic-mismatch":      {"no-events", "cache-unseen", "stream-degraded"},
 	"block-size-mismatch": {"nothing-indexed", "lookup-mismatch", "cache-unseen"},
 	"engine-stalled":      {"no-replay", "no-events", "not-connected", "cache-unseen"},

@@ -13,22 +13,27 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"inferencecache.io/inferencecache/internal/status"
+	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
 // fine is a healthy system with one engine.
 func fine() *evidence {
 	return &evidence{
 		health: answer{status: 200, body: []byte(`{"status":"SERVING"}`)},
-		metrics: parsePage([]byte("# a comment\ninferencecache_index_bytes 5\ninferencecache_index_bytes_limit 100\ninferencecache_replicas_quarantined 0\n" +
-			`inferencecache_lookup_route_calls_total{model="m",reason_code="NO_HINT",hint_used="false"} 50` + "\n" + `inferencecache_index_entries{model="m"} 9` + "\n")),
-		control: true, snapshot: answer{status: 200}, readable: true,
-		replicas: map[replicaKey]status.Replica{{"t", "r"}: {PrefixCount: 1000}},
-		policy:   answer{status: 405}, probe: answer{status: 405},
+		fleet: &pb.GetFleetResponse{
+			Server: &pb.FleetServer{IndexBytes: 5, IndexBytesLimit: 100},
+			Replicas: []*pb.FleetReplica{{
+				TenantId: "t", ReplicaId: "r", StreamState: pb.StreamState_STREAM_EXACT, IndexedBlocks: 1000,
+				Held: &pb.HeldBlocks{T1: 900, T2: 100}, HeldAgeMs: 10, ChangedAgeMs: 20,
+			}},
+		},
+		asked: map[string]float64{"m": 50}, indexed: map[string]float64{"m": 9},
+		control: true, snapshot: answer{status: 200, body: []byte(`{"replicas":null}`)},
+		policy: answer{status: 405}, probe: answer{status: 405},
 		engines: []engine{{
 			follower: follower{
-				Replica: "r", Tenant: "t", Model: "m", Engine: "http://e", State: "exact", Uptime: 100, Held: map[string]int{"T1": 900, "T2": 100},
-				Sources: []followed{{Rank: 0, Endpoint: "tcp://e:1", State: "exact"}}, Servers: []told{{Settled: true}},
+				Replica: "r", Tenant: "t", Model: "m", Engine: "http://e", Uptime: 100,
+				Sources: []followed{{Rank: 0, Endpoint: "tcp://e:1", State: "exact"}},
 			},
 			asked: true, models: []string{"m"},
 		}},
@@ -55,8 +60,8 @@ func TestJudgeNamesTheCauseAndNothingElse(t *testing.T) {
 		"no server":      {func(e *evidence) { *e = evidence{health: answer{err: refused}} }, []string{"server-unreachable"}},
 		"another server": {func(e *evidence) { e.health = answer{status: 404} }, []string{"server-unreachable"}},
 		"draining":       {func(e *evidence) { e.health.body = []byte(`{"status":"NOT_SERVING"}`) }, []string{"server-not-serving"}},
-		"wrong audience": {func(e *evidence) { e.snapshot.status, e.readable = 401, false }, []string{"snapshot-refused"}},
-		"not a snapshot": {func(e *evidence) { e.readable = false }, []string{"snapshot-unreadable"}},
+		"wrong audience": {func(e *evidence) { e.snapshot.status = 401 }, []string{"snapshot-refused"}},
+		"not a snapshot": {func(e *evidence) { e.snapshot.body = []byte("<html>") }, []string{"snapshot-unreadable"}},
 		"no control port": {func(e *evidence) {
 			e.snapshot, e.policy, e.probe = answer{err: refused}, answer{err: refused}, answer{err: refused}
 		}, []string{"snapshot-unreachable", "policy-unreachable", "probe-unreachable"}},
@@ -70,27 +75,26 @@ func TestJudgeNamesTheCauseAndNothingElse(t *testing.T) {
 			ail("not_connected")(e)
 			e.engines[0].refused, e.engines[0].serves = map[string]error{"tcp://e:1": refused}, refused
 		}, []string{"engine-away"}},
-		"other topic":         {ail("topic_mismatch", "no_events"), []string{"topic-mismatch"}},
-		"prefix caching off":  {ail("prefix_caching_off", "no_events"), []string{"prefix-caching-off"}},
-		"block size":          {ail("block_size_mismatch", "nothing_indexed", "lookup_mismatch"), []string{"block-size-mismatch"}},
-		"ranks":               {ail("ranks_missing"), []string{"ranks-missing"}},
-		"two causes":          {ail("ranks_missing", "random_hash_seed"), []string{"ranks-missing", "random-hash-seed"}},
-		"a newer condition":   {ail("made_of_cheese"), nil},
-		"stalled":             {func(e *evidence) { ail("no_replay")(e); e.engines[0].Sources[0].State = "stale" }, []string{"engine-stalled"}},
-		"degraded":            {func(e *evidence) { e.engines[0].Sources[0].State = "degraded" }, []string{"stream-degraded"}},
-		"degraded, no replay": {func(e *evidence) { ail("no_replay")(e); e.engines[0].Sources[0].State = "degraded" }, []string{"no-replay"}},
-		"another model":       {func(e *evidence) { e.engines[0].models = []string{"n"} }, []string{"model-mismatch"}},
-		"no engine":           {func(e *evidence) { e.engines = nil }, nil},
-		"at the budget":       {func(e *evidence) { e.metrics[0].value = 99 }, []string{"index-near-budget"}},
-		"server knows less":   {func(e *evidence) { e.replicas[replicaKey{"t", "r"}] = status.Replica{PrefixCount: 500} }, []string{"index-disagrees"}},
-		"not told yet":        {func(e *evidence) { e.replicas = nil; e.engines[0].Servers[0].Settled = false }, nil},
-		"quarantine":          {func(e *evidence) { e.metrics[2].value = 1 }, []string{"replica-quarantined"}},
-		"model nobody has": {func(e *evidence) {
-			e.metrics = append(e.metrics, sample{"inferencecache_lookup_route_calls_total", `model="n"`, 10})
-		}, []string{"model-unknown"}},
-		"one stray lookup": {func(e *evidence) {
-			e.metrics = append(e.metrics, sample{"inferencecache_lookup_route_calls_total", `model="n"`, 1})
-		}, nil},
+		"other topic":          {ail("topic_mismatch", "no_events"), []string{"topic-mismatch"}},
+		"prefix caching off":   {ail("prefix_caching_off", "no_events"), []string{"prefix-caching-off"}},
+		"block size":           {ail("block_size_mismatch", "nothing_indexed", "lookup_mismatch"), []string{"block-size-mismatch"}},
+		"ranks":                {ail("ranks_missing"), []string{"ranks-missing"}},
+		"a chain of effects":   {ail("prefix_caching_off", "topic_mismatch", "no_events", "cache_unseen"), []string{"prefix-caching-off", "topic-mismatch"}},
+		"two causes":           {ail("ranks_missing", "random_hash_seed"), []string{"ranks-missing", "random-hash-seed"}},
+		"a newer condition":    {ail("made_of_cheese"), nil},
+		"stalled":              {func(e *evidence) { ail("no_replay")(e); e.engines[0].Sources[0].State = "stale" }, []string{"engine-stalled"}},
+		"degraded":             {func(e *evidence) { e.engines[0].Sources[0].State = "degraded" }, []string{"stream-degraded"}},
+		"degraded, no replay":  {func(e *evidence) { ail("no_replay")(e); e.engines[0].Sources[0].State = "degraded" }, []string{"no-replay"}},
+		"another model":        {func(e *evidence) { e.engines[0].models = []string{"n"} }, []string{"model-mismatch"}},
+		"no engine":            {func(e *evidence) { e.engines = nil }, nil},
+		"at the budget":        {func(e *evidence) { e.fleet.Server.IndexBytes, e.fleet.Replicas[0].IndexedBlocks = 99, 1 }, []string{"index-near-budget"}},
+		"server knows less":    {func(e *evidence) { e.fleet.Replicas[0].IndexedBlocks = 500 }, []string{"index-disagrees"}},
+		"not told yet":         {func(e *evidence) { e.fleet.Replicas[0].IndexedBlocks, e.fleet.Replicas[0].Held = 500, nil }, nil},
+		"reported more since":  {func(e *evidence) { e.fleet.Replicas[0].IndexedBlocks, e.fleet.Replicas[0].ChangedAgeMs = 1500, 5 }, nil},
+		"an older server":      {func(e *evidence) { e.fleet = nil }, nil},
+		"quarantine":           {func(e *evidence) { e.fleet.Replicas[0].Audit = &pb.TruthAudit{Quarantined: true} }, []string{"replica-quarantined"}},
+		"model nobody has":     {func(e *evidence) { e.asked["n"] = 10 }, []string{"model-unknown"}},
+		"one stray lookup":     {func(e *evidence) { e.asked["n"] = 1 }, nil},
 		"certificate ends":     {func(e *evidence) { e.certificate = now.Add(time.Hour) }, []string{"certificate-expires"}},
 		"certificate ended":    {func(e *evidence) { e.certificate = now.Add(-time.Hour) }, []string{"certificate-expired"}},
 		"certificate valid":    {func(e *evidence) { e.certificate = now.Add(1000 * time.Hour) }, nil},
@@ -213,5 +217,27 @@ OK      SV003  ServerReachability  -         the server is serving
 	}
 	if err := Write(&b, "yaml", all, false); err == nil {
 		t.Error("no error for an unknown format")
+	}
+}
+
+func TestLoopbackMeansThisMachineOnlyHere(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]bool{
+		"tcp://127.0.0.1:5557": false, "http://localhost:8000": false, "tcp://[::1]:5557": false, "tcp://10.0.0.7:5557": true, "http://engine:8000": true, "tcp://%": false,
+	} {
+		if got := (&Local{}).reaches(address); got != want {
+			t.Errorf("%s elsewhere: %v", address, got)
+		}
+		if here := (&Local{Here: true}).reaches(address); here != (address != "tcp://%") {
+			t.Errorf("%s here: %v", address, here)
+		}
+	}
+}
+
+func TestByModelReadsAPage(t *testing.T) {
+	t.Parallel()
+	page := "# TYPE asked_total counter\nasked_total{hint_used=\"true\",model=\"a,b\"} 3\nasked_total{hint_used=\"false\",model=\"a,b\"} 4\nasked_total 1\nother 9\n\nbroken\n"
+	if diff := cmp.Diff(map[string]float64{"a,b": 7, "": 1}, byModel([]byte(page), "asked_total")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,11 +13,14 @@ import (
 	"sync"
 	"time"
 
-	"inferencecache.io/inferencecache/internal/status"
+	"inferencecache.io/inferencecache/internal/obs"
+	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
+	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
 )
 
 const (
 	maxAnswer   = 16 << 20
+	maxReplicas = 10_000
 	callTimeout = 3 * time.Second
 )
 
@@ -29,6 +31,7 @@ type Local struct {
 	Control     string   // base URL of the controller's port; "": not looked at
 	Token       string   // bearer token for Control; "": none
 	Subscribers []string // base URLs of processes that follow engines; Server may be one
+	Here        bool     // all run on this machine: loopback addresses are its own
 	// Gateway and Engine are base URLs at which the same prompts must become the
 	// same tokens; "": not compared.
 	Gateway, Engine string
@@ -38,20 +41,18 @@ type Local struct {
 // evidence is all that was seen. A nil or zero part was not.
 type evidence struct {
 	health      answer
-	metrics     []sample
+	fleet       *pb.GetFleetResponse
+	asked       map[string]float64 // lookups by model
+	indexed     map[string]float64 // keys by model
 	control     bool
 	token       bool
 	snapshot    answer
-	replicas    map[replicaKey]status.Replica
-	readable    bool // the snapshot
 	policy      answer
 	probe       answer
 	engines     []engine
 	certificate time.Time // when it ends; zero: there is none
 	parity      *parity
 }
-
-type replicaKey struct{ tenant, replica string }
 
 // answer is what a GET, HEAD or POST brought.
 type answer struct {
@@ -75,16 +76,9 @@ type follower struct {
 	Tenant     string            `json:"tenant"`
 	Model      string            `json:"model"`
 	Engine     string            `json:"engine_url"`
-	State      string            `json:"state"`
 	Uptime     float64           `json:"uptime_seconds"`
-	Held       map[string]int    `json:"held_blocks"`
 	Conditions map[string]advice `json:"conditions"`
 	Sources    []followed        `json:"sources"`
-	Servers    []told            `json:"servers"`
-}
-
-type told struct {
-	Settled bool `json:"settled"` // that server was told everything
 }
 
 type advice struct {
@@ -104,13 +98,14 @@ func (l *Local) gather(ctx context.Context) *evidence {
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		e.health = l.call(ctx, http.MethodPost, l.Server+"/grpc.health.v1.Health/Check", `{}`)
-		e.metrics = parsePage(l.call(ctx, http.MethodGet, l.Server+"/metrics", "").body)
+		page := l.call(ctx, http.MethodGet, l.Server+"/metrics", "").body
+		e.asked, e.indexed = byModel(page, "inferencecache_lookup_route_calls_total"), byModel(page, "inferencecache_index_entries")
+		e.fleet = l.fleet(ctx)
 	})
 	looking.Go(func() { e.certificate = l.certificate(ctx) })
 	if e.control {
 		looking.Go(func() {
 			e.snapshot = l.call(ctx, http.MethodGet, l.Control+"/snapshot", "")
-			e.replicas, e.readable = readSnapshot(e.snapshot.body)
 			e.policy = l.call(ctx, http.MethodHead, l.Control+"/policy", "")
 			e.probe = l.call(ctx, http.MethodHead, l.Control+"/probe", "")
 		})
@@ -146,7 +141,7 @@ func (l *Local) engines(ctx context.Context) []engine {
 // ask finds out whether an engine serves, which models, and whether anything
 // listens where its events should come from.
 func (l *Local) ask(ctx context.Context, e *engine) {
-	if e.Engine != "" {
+	if e.Engine != "" && l.reaches(e.Engine) {
 		e.asked = true
 		a := l.call(ctx, http.MethodGet, strings.TrimSuffix(e.Engine, "/")+"/v1/models", "")
 		e.serves = a.err
@@ -164,7 +159,7 @@ func (l *Local) ask(ctx context.Context, e *engine) {
 	e.refused = map[string]error{}
 	for _, s := range e.Sources {
 		address, ok := strings.CutPrefix(s.Endpoint, "tcp://")
-		if !ok {
+		if !ok || !l.reaches(s.Endpoint) {
 			continue
 		}
 		dialer := net.Dialer{Timeout: callTimeout}
@@ -175,6 +170,17 @@ func (l *Local) ask(ctx context.Context, e *engine) {
 		}
 		_ = conn.Close() // nothing was sent
 	}
+}
+
+// reaches says whether an address that a subscriber has means the same here: a
+// loopback address is that of its own machine, or of its pod.
+func (l *Local) reaches(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return l.Here || u.Hostname() != "localhost" && !(ip != nil && ip.IsLoopback())
 }
 
 func (l *Local) call(ctx context.Context, method, address, body string) answer {
@@ -207,18 +213,6 @@ func plain(err error) error {
 	return err
 }
 
-func readSnapshot(body []byte) (replicas map[replicaKey]status.Replica, ok bool) {
-	var s status.Snapshot
-	if json.Unmarshal(body, &s) != nil {
-		return nil, false
-	}
-	replicas = make(map[replicaKey]status.Replica, len(s.Replicas))
-	for _, r := range s.Replicas {
-		replicas[replicaKey{r.Tenant, r.ReplicaID}] = r
-	}
-	return replicas, true
-}
-
 // certificate is when that of the server ends; whoever signed it.
 func (l *Local) certificate(ctx context.Context) time.Time {
 	u, err := url.Parse(l.Server)
@@ -245,46 +239,25 @@ func (l *Local) certificate(ctx context.Context) time.Time {
 	return chain[0].NotAfter
 }
 
-// sample is a line of our own metrics page.
-type sample struct {
-	name, labels string
-	value        float64
+// fleet is the fleet as the server sees it; nil if it does not say.
+func (l *Local) fleet(ctx context.Context) *pb.GetFleetResponse {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := inferencecachev1alpha1connect.NewInferenceCacheClient(l.HTTP, l.Server)
+	fleet, err := client.GetFleet(ctx, &pb.GetFleetRequest{MaxReplicas: maxReplicas, TopK: 1})
+	if err != nil {
+		return nil
+	}
+	return fleet
 }
 
-// parsePage reads our own page, whose label values hold no braces or quotes.
-func parsePage(page []byte) (all []sample) {
+// byModel adds up one of the server's metrics for each model.
+func byModel(page []byte, metric string) map[string]float64 {
+	sums := map[string]float64{}
 	for line := range strings.Lines(string(page)) {
-		var s sample
-		at := strings.LastIndexByte(strings.TrimSpace(line), ' ')
-		if at < 0 || line[0] == '#' {
-			continue
-		}
-		if _, err := fmt.Sscan(line[at+1:], &s.value); err != nil {
-			continue
-		}
-		s.name, s.labels, _ = strings.Cut(strings.TrimSuffix(line[:at], "}"), "{")
-		all = append(all, s)
-	}
-	return all
-}
-
-// label is the value of a label, "" without one.
-func (s sample) label(name string) string {
-	for pair := range strings.SplitSeq(s.labels, ",") {
-		if value, ok := strings.CutPrefix(pair, name+`="`); ok {
-			return strings.TrimSuffix(value, `"`)
+		if s, ok := obs.ParseSample(strings.TrimSpace(line)); ok && s.Name == metric {
+			sums[s.Labels["model"]] += s.Value
 		}
 	}
-	return ""
-}
-
-// sum adds up a metric by a label; "" for all together under "".
-func sum(all []sample, name, label string) map[string]float64 {
-	by := map[string]float64{}
-	for _, s := range all {
-		if s.name == name {
-			by[s.label(label)] += s.value
-		}
-	}
-	return by
+	return sums
 }

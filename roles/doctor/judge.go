@@ -1,12 +1,16 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	"inferencecache.io/inferencecache/internal/status"
+	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
 const (
@@ -31,8 +35,8 @@ func judge(e *evidence, now time.Time) (all []Finding) {
 	if len(e.engines) == 0 && e.health.err == nil {
 		all = append(all, found("no-engines", "", ""))
 	}
-	all = append(all, judgeIndex(e)...)
-	all = append(all, judgeLookups(e)...)
+	all = append(all, judgeFleet(e.fleet)...)
+	all = append(all, judgeLookups(e.asked, e.indexed)...)
 	all = append(all, judgeCertificate(e.certificate, now)...)
 	all = append(all, judgeParity(e.parity)...)
 	order(all)
@@ -83,7 +87,7 @@ func judgeSnapshot(e *evidence) Finding {
 		return found("snapshot-refused", "", fmt.Sprintf("status %d", a.status))
 	case a.status != http.StatusOK:
 		return found("snapshot-unreachable", "", fmt.Sprintf("status %d", a.status))
-	case !e.readable:
+	case json.Unmarshal(a.body, new(status.Snapshot)) != nil:
 		return found("snapshot-unreadable", "", "")
 	case !e.token:
 		return found("snapshot-open", "", "")
@@ -129,11 +133,9 @@ func judgeEngine(e *engine) []Finding {
 	if e.models != nil && e.Model != "" && !slices.Contains(e.models, e.Model) {
 		add(found("model-mismatch", name, fmt.Sprintf("it serves %s, its subscriber reports %s", strings.Join(e.models, ", "), e.Model)))
 	}
-	for _, cause := range slices.Collect(maps.Keys(by)) {
-		if _, still := by[cause]; still {
-			for _, effect := range hides[cause] {
-				delete(by, effect)
-			}
+	for _, cause := range slices.Collect(maps.Keys(by)) { // what is hidden itself hides too
+		for _, effect := range hides[cause] {
+			delete(by, effect)
 		}
 	}
 	if len(by) == 0 {
@@ -142,52 +144,50 @@ func judgeEngine(e *engine) []Finding {
 	return slices.Collect(maps.Values(by))
 }
 
-func judgeIndex(e *evidence) (all []Finding) {
-	if len(e.metrics) == 0 {
+// judgeFleet looks at what the server makes of its index and of each replica.
+func judgeFleet(fleet *pb.GetFleetResponse) (all []Finding) {
+	if fleet == nil {
 		return nil
 	}
-	bytes, limit := sum(e.metrics, "inferencecache_index_bytes", "")[""], sum(e.metrics, "inferencecache_index_bytes_limit", "")[""]
-	if limit > 0 && bytes > nearBudget*limit {
-		all = append(all, found("index-near-budget", "", fmt.Sprintf("%.0f of %.0f MiB", bytes/(1<<20), limit/(1<<20))))
+	bytes, limit := fleet.GetServer().GetIndexBytes(), fleet.GetServer().GetIndexBytesLimit()
+	full := limit > 0 && float64(bytes) > nearBudget*float64(limit)
+	if full {
+		all = append(all, found("index-near-budget", "", fmt.Sprintf("%d of %d MiB", bytes>>20, limit>>20)))
 	}
-	if e.readable {
-		for i := range e.engines {
-			if f, differs := disagree(e, &e.engines[i].follower); differs {
-				all = append(all, f)
-			}
+	quarantined := false
+	for _, r := range fleet.GetReplicas() {
+		name := r.GetTenantId() + "/" + r.GetReplicaId()
+		if held, differs := disagrees(r); differs && !full { // evicting makes them differ
+			all = append(all, found("index-disagrees", name, fmt.Sprintf("%d blocks there, %d in the index", held, r.GetIndexedBlocks())))
+		}
+		if a := r.GetAudit(); a.GetQuarantined() {
+			quarantined = true
+			all = append(all, found("replica-quarantined", name, fmt.Sprintf("%d of %d tokens found in %d outcomes", a.GetFoundTokens(), a.GetPromisedTokens(), a.GetOutcomes())))
 		}
 	}
-	if len(all) == 0 {
+	if !quarantined {
+		all = append(all, found("reports-true", "", ""))
+	}
+	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Check == checkIndex }) {
 		all = append(all, found("index-fits", "", ""))
 	}
-	if n := sum(e.metrics, "inferencecache_replicas_quarantined", "")[""]; n > 0 {
-		return append(all, found("replica-quarantined", "", fmt.Sprintf("%.0f replicas", n)))
-	}
-	return append(all, found("reports-true", "", ""))
+	return all
 }
 
-// disagree compares what a subscriber holds with what the server knows of it,
-// once the subscriber is sure to have said it.
-func disagree(e *evidence, f *follower) (Finding, bool) {
-	r, known := e.replicas[replicaKey{f.Tenant, f.Replica}]
-	if f.State != "exact" || slices.ContainsFunc(f.Servers, func(s told) bool { return !s.Settled }) {
-		return Finding{}, false
+// disagrees compares what a replica says to hold with what the index has of it,
+// unless it has reported more since.
+func disagrees(r *pb.FleetReplica) (held int64, differs bool) {
+	h := r.GetHeld()
+	if h == nil || r.GetStreamState() != pb.StreamState_STREAM_EXACT || r.GetChangedAgeMs() >= 0 && r.GetChangedAgeMs() < r.GetHeldAgeMs() {
+		return 0, false
 	}
-	held := 0
-	for _, n := range f.Held {
-		held += n
-	}
-	apart := max(held-int(r.PrefixCount), int(r.PrefixCount)-held)
-	if !known && held == 0 || apart <= countSlackBlocks || float64(apart) <= countSlack*float64(held) {
-		return Finding{}, false
-	}
-	return found("index-disagrees", f.Tenant+"/"+f.Replica, fmt.Sprintf("%d blocks there, %d in the index", held, r.PrefixCount)), true
+	held = h.GetT1() + h.GetT2() + h.GetT3()
+	apart := max(held-r.GetIndexedBlocks(), r.GetIndexedBlocks()-held)
+	return held, apart > countSlackBlocks && float64(apart) > countSlack*float64(held)
 }
 
 // judgeLookups finds models that gateways ask for and nobody reports.
-func judgeLookups(e *evidence) []Finding {
-	asked := sum(e.metrics, "inferencecache_lookup_route_calls_total", "model")
-	held := sum(e.metrics, "inferencecache_index_entries", "model")
+func judgeLookups(asked, held map[string]float64) []Finding {
 	var unknown, known []string
 	for model, n := range held {
 		if n > 0 {

@@ -52,13 +52,12 @@ func bounded(asked int32, usual, most int) int {
 // viewSelf is the server's row.
 func (s *Server) viewSelf(now time.Time) *pb.FleetServer {
 	counts, set := s.index.Counts(), s.policies.Load()
-	v := &pb.FleetServer{
+	return &pb.FleetServer{
 		Version: s.config.Version, Epoch: s.epoch, UptimeMs: now.Sub(s.started).Milliseconds(),
 		IndexKeys: counts.Keys, IndexEntries: counts.Entries, IndexBytes: counts.Bytes, IndexBytesLimit: s.config.MemoryBytes,
 		Lookups: s.meters.byReason(), Updates: int64(s.meters.updates.Get()), PolicyVersion: int64(set.Version), PolicyAgeMs: age(now, set.Adopted),
 		PromisedTokens: int64(s.meters.promised.Get()), FoundTokens: int64(s.meters.found.Get()),
 	}
-	return v
 }
 
 // age of something in milliseconds; -1 if it never was.

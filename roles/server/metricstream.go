@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"inferencecache.io/inferencecache/internal/obs"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
 
@@ -55,7 +55,7 @@ func (s *Server) samples(now time.Time, names []string) []*pb.Metric {
 	s.meters.set.WritePrometheus(&page)
 	var out []*pb.Metric
 	for lines := bufio.NewScanner(&page); lines.Scan(); {
-		m, ok := parseSample(lines.Text())
+		m, ok := obs.ParseSample(lines.Text())
 		if !ok {
 			continue
 		}
@@ -63,48 +63,18 @@ func (s *Server) samples(now time.Time, names []string) []*pb.Metric {
 		if len(names) > 0 && !slices.Contains(names, m.Name) && !slices.Contains(names, base) {
 			continue
 		}
-		m.TimestampUs = now.UnixMicro()
-		out = append(out, m)
+		out = append(out, &pb.Metric{Name: m.Name, Type: kindOf(m.Name), Labels: m.Labels, Value: m.Value, TimestampUs: now.UnixMicro()})
 	}
 	return out
 }
 
-// parseSample reads one line of our own page: name, optional labels, value.
-// Label values hold no quotes, braces or backslashes (see obs.Labels).
-func parseSample(line string) (*pb.Metric, bool) {
-	series, number, ok := cutLast(line, " ")
-	if !ok || strings.HasPrefix(line, "#") {
-		return nil, false
-	}
-	value, err := strconv.ParseFloat(number, 64)
-	if err != nil {
-		return nil, false
-	}
-	name, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
-	m := &pb.Metric{Name: name, Type: "gauge", Labels: map[string]string{}, Value: value}
+// kindOf is a metric's type by its name, as it is on the page.
+func kindOf(name string) string {
 	switch {
 	case strings.HasSuffix(name, "_bucket"), strings.HasSuffix(name, "_sum"), strings.HasSuffix(name, "_count"):
-		m.Type = "histogram"
+		return "histogram"
 	case strings.HasSuffix(name, "_total"):
-		m.Type = "counter"
+		return "counter"
 	}
-	for labels != "" {
-		var label, rest string
-		var found bool
-		if label, rest, found = strings.Cut(labels, `="`); !found {
-			return nil, false
-		}
-		if m.Labels[label], labels, found = strings.Cut(rest, `"`); !found {
-			return nil, false
-		}
-		labels = strings.TrimPrefix(labels, ",")
-	}
-	return m, true
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
+	return "gauge"
 }

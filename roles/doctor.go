@@ -34,7 +34,7 @@ type examination struct {
 }
 
 func (e *examination) flags(fs *pflag.FlagSet) {
-	fs.BoolVar(&e.local, "local", false, "look at a run --role=all on this machine")
+	fs.BoolVar(&e.local, "local", false, "look at a run --role=all on this machine (without it, engines at loopback addresses are not asked: those are of other machines)")
 	fs.StringVar(&e.target.Server, "server", "http://127.0.0.1:9090", "base URL of the server's port for gateways")
 	fs.StringVar(&e.target.Control, "control", "", "base URL of the server's port for the controller (default with --local: http://127.0.0.1:8081)")
 	fs.StringVar(&e.tokenFile, "token-file", "", "file with a bearer token for --control")
@@ -96,6 +96,7 @@ func (e *examination) complete() error {
 	if !slices.Contains(doctor.Formats, e.output) {
 		return fmt.Errorf("--output %q: want one of %s", e.output, strings.Join(doctor.Formats, ", "))
 	}
+	e.target.Here = e.local
 	if e.local && e.target.Control == "" {
 		e.target.Control = "http://127.0.0.1:8081"
 	}
