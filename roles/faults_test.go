@@ -58,7 +58,7 @@ func newPairIn(t *testing.T, set *metrics.Set, engine sim.Config, change func(*s
 
 func (p *pair) wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute) // a mismatch takes 40 s to be sure of on an idle machine
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
