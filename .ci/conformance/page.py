@@ -10,7 +10,7 @@ import threading
 import urllib.request
 
 from devtools import Browser
-from process import ROOT, Run, fetch, free_port, wait
+from process import ROOT, Run, fetch, free_ports, wait
 
 PICTURES = os.path.join(ROOT, "bin", "page")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -71,9 +71,7 @@ def fill(script):
     return "(() => { const f = document.getElementById('why').elements; " + script + "; document.getElementById('why').requestSubmit(); return true })()"
 
 
-first = free_port()
-while first > 65000:
-    first = free_port()
+first = free_ports(20)
 os.makedirs(PICTURES, exist_ok=True)
 
 with Browser() as browser:

@@ -1,6 +1,8 @@
 """Starts bin/inferencecache for the checks beside this file."""
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +17,21 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def free_ports(count):
+    """The first of count ports in a row that nobody listens on, below those
+    that the system gives to outgoing connections (from 32768): one of those
+    would be taken again before the program binds it."""
+    while True:
+        first = random.randrange(10000, 32000)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                return first
+            except OSError:
+                continue
 
 
 def wait(what, condition, seconds=10.0):
@@ -41,7 +58,8 @@ class Run:
     """`inferencecache run` with ports of its own; a context manager."""
 
     def __init__(self, *args):
-        self.port, self.control = free_port(), free_port()
+        self.port = free_ports(2)
+        self.control = self.port + 1
         self.url = f"http://127.0.0.1:{self.port}"
         self.control_url = f"http://127.0.0.1:{self.control}"
         self.args = [BINARY, "run", f"--listen=127.0.0.1:{self.port}", f"--control-listen=127.0.0.1:{self.control}", *args]
