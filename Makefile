@@ -21,9 +21,9 @@ FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xar
 FUZZTIME ?= 30s
 SOAK     ?= 5m
 
-.PHONY: help build image run test race bench soak fuzz generate check
+.PHONY: help build image run test race bench soak fuzz generate check cluster-bins
 help: ## list these commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## build bin/inferencecache, static
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) .
@@ -41,6 +41,9 @@ test: ## run every test, packages with goroutines under the race detector
 	$(GO) test -run Allocates ./roles/server # what the race detector allocates is not ours
 	cd deploy/tools && $(GO) test ./...
 	cd deploy/image && $(GO) test ./...
+
+cluster-bins: ## build the Kubernetes control plane that tests run on: ten minutes, once
+	@$(MAKE) -s -C testdata/cluster bins
 
 race: ## run the tests of packages with goroutines under the race detector, three times
 	$(WITH_RACE) -count=3 $(RACE)
