@@ -21,7 +21,12 @@ FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xar
 FUZZTIME ?= 30s
 SOAK     ?= 5m
 
-.PHONY: help build image run test race bench soak fuzz generate check cluster-bins
+# Tests on a real control plane carry the build tag cluster.
+CLUSTER_FILES := $(shell grep -rlE '^//go:build cluster$$' --include='*_test.go' . 2>/dev/null)
+CLUSTER       := $(sort $(dir $(CLUSTER_FILES)))
+CLUSTER_TESTS := $(shell grep -hoE '^func Test[A-Za-z0-9]+' $(CLUSTER_FILES) /dev/null | sed 's/^func //' | grep -v '^TestMain$$' | paste -sd'|')
+
+.PHONY: help build image run test race bench soak fuzz generate check cluster-bins test-cluster
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -44,6 +49,15 @@ test: ## run every test, packages with goroutines under the race detector
 
 cluster-bins: ## build the Kubernetes control plane that tests run on: ten minutes, once
 	@$(MAKE) -s -C testdata/cluster bins
+
+# One control plane at a time, and never from go test's cache, which does not
+# see what the binaries are.
+test-cluster: cluster-bins ## run the tests that need a Kubernetes control plane, and count them
+	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
+	{ $(GO) test -tags cluster -count=1 -p 1 -timeout 15m -v -run '^($(CLUSTER_TESTS))$$' $(CLUSTER) 2>&1; echo $$? >"$$out.rc"; } | tee "$$out"; \
+	rc=$$(cat "$$out.rc"); rm -f "$$out.rc"; \
+	echo "cluster tests: $$(grep -c '^--- PASS' "$$out") passed, $$(grep -c '^--- FAIL' "$$out") failed, $$(grep -c '^--- SKIP' "$$out") skipped"; \
+	exit $$rc
 
 race: ## run the tests of packages with goroutines under the race detector, three times
 	$(WITH_RACE) -count=3 $(RACE)
@@ -69,6 +83,7 @@ generate: ## generate code from the .proto files; deepcopy and CRDs from api/
 check: ## what CI wants besides tests: formatting, vet, tidy modules, generated code
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags cluster $(CLUSTER)
 	$(GO) mod tidy -diff
 	cd deploy/tools && $(GO) vet ./... && $(GO) mod tidy -diff
 	cd deploy/image && $(GO) vet ./... && $(GO) mod tidy -diff
