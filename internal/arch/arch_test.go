@@ -64,9 +64,11 @@ var plan = map[string]room{
 	"roles/doctor": {stations, []string{"internal/obs", "internal/status", contract, rpc}, nil},
 	"roles/replay": {stations, []string{"index", "internal/kv", "internal/rank", "internal/trace"}, nil},
 	"bridge":       {stations, []string{"internal/kv", "internal/policy", "internal/status", contract, rpc}, []string{connectLib, metricsLib}},
-	"webhook":      {stations, []string{"api/v1alpha1", "webhook/inject"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
-	"bench":        {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
+	"webhook": {stations, []string{"api/v1alpha1", "webhook/certs", "webhook/inject"},
+		[]string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", metricsLib, "sigs.k8s.io/controller-runtime"}},
+	"bench": {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
 
+	"webhook/certs":       {machines, nil, []string{"k8s.io/api", "k8s.io/apimachinery", metricsLib, "sigs.k8s.io/controller-runtime"}},
 	"webhook/inject":      {machines, []string{"api/v1alpha1"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
 	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm", "internal/kv"}, []string{metricsLib, pflagLib, syncLib}},
