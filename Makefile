@@ -11,7 +11,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
 # Packages that start goroutines: tested under the race detector. The others
 # hold pure functions, where it finds nothing.
-RACE := ./bench/... ./bridge/... ./index/... ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
+RACE := ./bench/... ./webhook/certs/... ./bridge/... ./index/... ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
 # The race detector needs a C compiler; without one the tests run without it.
 # One package at a time: several of these wait for processes that share the cores.
 WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race -p 1 || echo $(GO) test -p 1)
@@ -76,9 +76,11 @@ fuzz: ## fuzz every target for FUZZTIME (30s)
 # they require. Go keeps the linked tool in its cache: 1 s once it is there.
 CONTROLLER_GEN := $(GO) tool -modfile=deploy/tools/go.mod controller-gen
 
-generate: ## generate code from the .proto files; deepcopy and CRDs from api/
+generate: ## generate code from the .proto files; deepcopy and CRDs from api/; roles from the code that needs them; the manifest from the chart
 	cd proto && $(GO) run -tags generate generate.go
 	$(CONTROLLER_GEN) object crd paths=./api/... output:crd:dir=deploy/crds
+	$(CONTROLLER_GEN) rbac:roleName=inference-cache-controller paths=./webhook/... paths=./reconcile/... paths=./bridge paths=./roles output:rbac:dir=deploy/chart/rbac
+	cd deploy/tools && $(GO) run ./chart
 
 check: ## what CI wants besides tests: formatting, vet, tidy modules, generated code
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
@@ -88,5 +90,5 @@ check: ## what CI wants besides tests: formatting, vet, tidy modules, generated 
 	cd deploy/tools && $(GO) vet ./... && $(GO) mod tidy -diff
 	cd deploy/image && $(GO) vet ./... && $(GO) mod tidy -diff
 	$(MAKE) -s generate
-	@git diff --exit-code -- proto api deploy/crds && test -z "$$(git ls-files --others --exclude-standard -- proto api deploy/crds)" || \
+	@git diff --exit-code -- proto api deploy && test -z "$$(git ls-files --others --exclude-standard -- proto api deploy)" || \
 		{ echo "generated code differs from its source: commit the result of make generate"; exit 1; }

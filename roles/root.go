@@ -66,7 +66,7 @@ is INFERENCECACHE_INDEX_MEMORY), then the YAML file of --config, then defaults.`
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.PersistentFlags().String("config", "", "YAML file of settings, keys named like flags")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return usage(loadSettings(cmd)) }
-	root.AddCommand(newRun(), newLookup(), newExplain(), newOutcome(), newGain(), newTop(), newEvents(), newDecode(), newSim(), newBench(), newDoctor(), newReplay(), newJournal(), newConfig(), newVersion())
+	root.AddCommand(newRun(), newLookup(), newExplain(), newOutcome(), newGain(), newTop(), newEvents(), newDecode(), newSim(), newBench(), newDoctor(), newReplay(), newJournal(), newManifests(), newConfig(), newVersion())
 	for _, cmd := range root.Commands() {
 		if args := cmd.Args; args != nil {
 			cmd.Args = func(cmd *cobra.Command, given []string) error { return usage(args(cmd, given)) }

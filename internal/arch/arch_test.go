@@ -51,7 +51,7 @@ var plan = map[string]room{
 	"": {mains, []string{"roles"}, nil},
 
 	"roles": {roles,
-		[]string{"bench", "bridge", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
+		[]string{"bench", "bridge", "deploy", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
 			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/doctor", "roles/replay", "roles/server", "subscriber"},
 		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
 
@@ -90,6 +90,7 @@ var plan = map[string]room{
 	"internal/rank":             {tools, []string{"internal/kv"}, nil},
 	"internal/trace":            {tools, []string{"internal/kv"}, nil},
 
+	"deploy":          {words, nil, nil},
 	"api/v1alpha1":    {words, nil, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"internal/arch":   {words, nil, nil},
 	"internal/kv":     {words, nil, nil},
