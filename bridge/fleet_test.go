@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/internal/memhttp"
 	"inferencecache.io/inferencecache/internal/policy"
 	"inferencecache.io/inferencecache/roles/server"
@@ -171,11 +172,11 @@ func (f *fleet) relist(err error, names ...string) {
 	f.changed = make(chan struct{})
 }
 
-func (f *fleet) Endpoints(context.Context) (servers []Server, err error) {
+func (f *fleet) Endpoints(context.Context) (servers []loops.Server, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, name := range f.listed {
-		servers = append(servers, Server{Name: name, Control: "http://" + name, RPC: "http://" + name})
+		servers = append(servers, loops.Server{Name: name, Control: "http://" + name, RPC: "http://" + name})
 	}
 	return servers, f.err
 }
@@ -269,7 +270,7 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-func serverNames(states []ServerState) (names []string) {
+func serverNames(states []loops.ServerState) (names []string) {
 	for _, s := range states {
 		names = append(names, s.Name)
 	}

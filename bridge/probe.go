@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"inferencecache.io/inferencecache/internal/kv"
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/internal/status"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
@@ -38,31 +39,6 @@ const (
 	StageIndex  = "index"  // a block stored is found and ranked first
 )
 
-// Verdict on one server.
-type Verdict string
-
-const (
-	Healthy Verdict = "healthy"
-	Broken  Verdict = "broken"  // a stage gave a wrong answer
-	Unknown Verdict = "unknown" // no answer, and none before said broken
-)
-
-// ProbeState is what the self-test says of each server, by name.
-type ProbeState struct {
-	Problem string // of the list of servers
-	Servers []ProbedServer
-}
-
-// ProbedServer is the verdict on one server. A server found broken stays so
-// until an answer says otherwise: silence is no cure.
-type ProbedServer struct {
-	Name    string
-	Verdict Verdict
-	Stage   string // that failed last
-	Message string
-	At      time.Time // of the verdict
-}
-
 // Tester runs one self-test of the control plane on every server, every 30 s,
 // by the way that gateways and engines take: through the RPC port. It writes
 // nothing that anybody could see there.
@@ -74,7 +50,7 @@ type Tester struct {
 	results   map[string]*results // by stage
 
 	mu    sync.Mutex // guards state
-	state ProbeState
+	state loops.ProbeState
 }
 
 // NewTester reaches the data listeners by rpc, over HTTP/2. The token is for
@@ -94,7 +70,7 @@ func (t *Tester) Run(ctx context.Context) error {
 }
 
 // State is safe for concurrent use.
-func (t *Tester) State() ProbeState {
+func (t *Tester) State() loops.ProbeState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	state := t.state
@@ -102,14 +78,14 @@ func (t *Tester) State() ProbeState {
 	return state
 }
 
-func (t *Tester) round(ctx context.Context, servers []Server, err error) {
+func (t *Tester) round(ctx context.Context, servers []loops.Server, err error) {
 	before := t.State()
 	if err != nil {
 		before.Problem = "list the servers: " + err.Error()
 		t.set(before)
 		return
 	}
-	next := ProbeState{Servers: make([]ProbedServer, len(servers))}
+	next := loops.ProbeState{Servers: make([]loops.ProbedServer, len(servers))}
 	var group sync.WaitGroup
 	for i, s := range servers {
 		group.Go(func() {
@@ -122,44 +98,44 @@ func (t *Tester) round(ctx context.Context, servers []Server, err error) {
 		return
 	}
 	for _, s := range next.Servers {
-		if was := verdictOn(before, s.Name); (was.Verdict == Broken) != (s.Verdict == Broken) {
+		if was := verdictOn(before, s.Name); (was.Verdict == loops.Broken) != (s.Verdict == loops.Broken) {
 			logChange(t.log, "self-test", s.Name, s.Message)
 		}
 	}
-	slices.SortFunc(next.Servers, func(a, b ProbedServer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(next.Servers, func(a, b loops.ProbedServer) int { return cmp.Compare(a.Name, b.Name) })
 	t.set(next)
 }
 
-func (t *Tester) set(state ProbeState) {
+func (t *Tester) set(state loops.ProbeState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.state = state
 }
 
-func verdictOn(state ProbeState, name string) ProbedServer {
+func verdictOn(state loops.ProbeState, name string) loops.ProbedServer {
 	for _, s := range state.Servers {
 		if s.Name == name {
 			return s
 		}
 	}
-	return ProbedServer{Name: name, Verdict: Unknown}
+	return loops.ProbedServer{Name: name, Verdict: loops.Unknown}
 }
 
 // judge decides what the outcome of one test says of a server.
-func judge(name string, before ProbedServer, stage string, err error, now time.Time) ProbedServer {
+func judge(name string, before loops.ProbedServer, stage string, err error, now time.Time) loops.ProbedServer {
 	switch {
 	case err == nil:
-		return ProbedServer{Name: name, Verdict: Healthy, At: now}
+		return loops.ProbedServer{Name: name, Verdict: loops.Healthy, At: now}
 	case resultOf(err) == resultFailed:
-		return ProbedServer{Name: name, Verdict: Broken, Stage: stage, Message: err.Error(), At: now}
-	case before.Verdict == Broken:
+		return loops.ProbedServer{Name: name, Verdict: loops.Broken, Stage: stage, Message: err.Error(), At: now}
+	case before.Verdict == loops.Broken:
 		return before
 	}
-	return ProbedServer{Name: name, Verdict: Unknown, Stage: stage, Message: err.Error(), At: now}
+	return loops.ProbedServer{Name: name, Verdict: loops.Unknown, Stage: stage, Message: err.Error(), At: now}
 }
 
 // test runs the stages up to the first that fails, and names it.
-func (t *Tester) test(ctx context.Context, s Server) (stage string, err error) {
+func (t *Tester) test(ctx context.Context, s loops.Server) (stage string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	client := inferencecachev1alpha1connect.NewInferenceCacheClient(t.rpc, s.RPC, connect.WithGRPC())
@@ -229,7 +205,7 @@ func testLookup(ctx context.Context, client inferencecachev1alpha1connect.Infere
 }
 
 // testIndex has the server store and rank a block in an index of its own.
-func (t *Tester) testIndex(ctx context.Context, s Server) error {
+func (t *Tester) testIndex(ctx context.Context, s loops.Server) error {
 	body, err := json.Marshal(status.ProbeRequest{Backend: probeName, Model: probeModel, HashScheme: probeScheme})
 	if err != nil {
 		return err

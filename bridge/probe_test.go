@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
 )
 
@@ -16,7 +17,7 @@ func TestSelfTestGoesThroughTheRPCPort(t *testing.T) {
 		f.start(tester.Run)
 		after(0)
 		s := tester.State().Servers
-		if len(s) != 1 || s[0].Verdict != Healthy || s[0].At.IsZero() {
+		if len(s) != 1 || s[0].Verdict != loops.Healthy || s[0].At.IsZero() {
 			t.Fatalf("state %+v", s)
 		}
 		for _, path := range []string{
@@ -48,18 +49,18 @@ func TestVerdictNeedsAnAnswer(t *testing.T) {
 		for _, v := range []struct {
 			name    string
 			trouble func(http.ResponseWriter, *http.Request) bool
-			verdict Verdict
+			verdict loops.Verdict
 			stage   string
 			says    string
 		}{
-			{"away from the start", hang, Unknown, StageReport, "deadline"},
-			{"works", nil, Healthy, "", ""},
-			{"away", hang, Unknown, StageReport, "deadline"},
-			{"ranks wrong", only("/probe", wrong), Broken, StageIndex, "ranked last"},
-			{"away after that", hang, Broken, StageIndex, "ranked last"},
-			{"answers no probe", only("/probe", answer(http.StatusOK, "{}")), Broken, StageIndex, "ranked last"},
-			{"works again", nil, Healthy, "", ""},
-			{"lost the method", only(inferencecachev1alpha1connect.InferenceCacheLookupRouteProcedure, answer(http.StatusNotFound, "")), Broken, StageLookup, "lookup"},
+			{"away from the start", hang, loops.Unknown, StageReport, "deadline"},
+			{"works", nil, loops.Healthy, "", ""},
+			{"away", hang, loops.Unknown, StageReport, "deadline"},
+			{"ranks wrong", only("/probe", wrong), loops.Broken, StageIndex, "ranked last"},
+			{"away after that", hang, loops.Broken, StageIndex, "ranked last"},
+			{"answers no probe", only("/probe", answer(http.StatusOK, "{}")), loops.Broken, StageIndex, "ranked last"},
+			{"works again", nil, loops.Healthy, "", ""},
+			{"lost the method", only(inferencecachev1alpha1connect.InferenceCacheLookupRouteProcedure, answer(http.StatusNotFound, "")), loops.Broken, StageLookup, "lookup"},
 		} {
 			a.fail(v.trouble)
 			after(probeHigh + requestTimeout + time.Second)
@@ -73,7 +74,7 @@ func TestVerdictNeedsAnAnswer(t *testing.T) {
 		}
 		f.relist(errListing)
 		after(time.Minute)
-		if state := tester.State(); state.Problem == "" || state.Servers[0].Verdict != Broken {
+		if state := tester.State(); state.Problem == "" || state.Servers[0].Verdict != loops.Broken {
 			t.Errorf("without a list: %+v", state)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/internal/status"
 )
 
@@ -26,29 +27,7 @@ const (
 // Receiver gets what the servers said of themselves.
 type Receiver interface {
 	// Receive is called by one goroutine, never while it still runs.
-	Receive(ctx context.Context, pulled Pulled)
-}
-
-// Pulled is one round of snapshots in which at least one server answered.
-type Pulled struct {
-	At       time.Time
-	Snapshot status.Snapshot // of all that answered, see Merge
-	Answered []string        // servers, by name
-	Missing  []string        // servers that did not answer
-}
-
-// PullState is how pulling goes. Problem is empty when all is well.
-type PullState struct {
-	Complete time.Time // when every server last answered; zero: never
-	Problem  string    // of the list of servers
-	Servers  []ServerState
-}
-
-// ServerState is how one loop does with one server.
-type ServerState struct {
-	Name    string
-	At      time.Time // of the last success; zero: never
-	Problem string    // of the last try
+	Receive(ctx context.Context, pulled loops.Pulled)
 }
 
 // Puller asks every server for its snapshot, every 25 to 30 s.
@@ -61,7 +40,7 @@ type Puller struct {
 	seconds   *metrics.PrometheusHistogram
 
 	mu    sync.Mutex // guards state
-	state PullState
+	state loops.PullState
 }
 
 // Deps are what the loops of the controller's bank share.
@@ -93,7 +72,7 @@ func (p *Puller) Run(ctx context.Context) error {
 }
 
 // State is safe for concurrent use.
-func (p *Puller) State() PullState {
+func (p *Puller) State() loops.PullState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	state := p.state
@@ -103,9 +82,9 @@ func (p *Puller) State() PullState {
 
 // round asks every server at once and waits for the slowest, which has a
 // timeout.
-func (p *Puller) round(ctx context.Context, servers []Server, err error) {
+func (p *Puller) round(ctx context.Context, servers []loops.Server, err error) {
 	if err != nil {
-		p.adopt(PullState{Problem: "list the servers: " + err.Error(), Servers: p.State().Servers}, false)
+		p.adopt(loops.PullState{Problem: "list the servers: " + err.Error(), Servers: p.State().Servers}, false)
 		return
 	}
 	snapshots := make([]status.Snapshot, len(servers))
@@ -119,11 +98,11 @@ func (p *Puller) round(ctx context.Context, servers []Server, err error) {
 		return // a leader no more: what failed by that is nobody's fault
 	}
 
-	pulled := Pulled{At: time.Now()}
+	pulled := loops.Pulled{At: time.Now(), Prefixes: map[string]int64{}}
 	var answers []status.Snapshot
-	next := PullState{}
+	next := loops.PullState{}
 	for i, s := range servers {
-		state := ServerState{Name: s.Name, At: pulled.At}
+		state := loops.ServerState{Name: s.Name, At: pulled.At}
 		if errs[i] != nil {
 			state.Problem = errs[i].Error()
 			state.At = p.lastSuccess(s.Name)
@@ -131,10 +110,11 @@ func (p *Puller) round(ctx context.Context, servers []Server, err error) {
 		} else {
 			answers = append(answers, snapshots[i])
 			pulled.Answered = append(pulled.Answered, s.Name)
+			pulled.Prefixes[s.Name] = snapshots[i].TotalPrefixes
 		}
 		next.Servers = append(next.Servers, state)
 	}
-	slices.SortFunc(next.Servers, func(a, b ServerState) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(next.Servers, func(a, b loops.ServerState) int { return cmp.Compare(a.Name, b.Name) })
 	p.adopt(next, len(servers) > 0 && len(answers) == len(servers))
 	if len(answers) > 0 {
 		pulled.Snapshot = Merge(answers)
@@ -142,7 +122,7 @@ func (p *Puller) round(ctx context.Context, servers []Server, err error) {
 	}
 }
 
-func (p *Puller) pull(ctx context.Context, s Server) (status.Snapshot, error) {
+func (p *Puller) pull(ctx context.Context, s loops.Server) (status.Snapshot, error) {
 	started := time.Now()
 	var snapshot status.Snapshot
 	body, err := p.caller.call(ctx, http.MethodGet, s.Control+"/snapshot", nil, http.StatusOK, maxSnapshot)
@@ -169,7 +149,7 @@ func (p *Puller) lastSuccess(name string) time.Time {
 }
 
 // adopt makes next the state and logs what is new about it.
-func (p *Puller) adopt(next PullState, complete bool) {
+func (p *Puller) adopt(next loops.PullState, complete bool) {
 	p.mu.Lock()
 	before := p.state
 	next.Complete = before.Complete
@@ -183,7 +163,7 @@ func (p *Puller) adopt(next PullState, complete bool) {
 		logChange(p.log, "list of servers", "", next.Problem)
 	}
 	for _, s := range next.Servers {
-		i := slices.IndexFunc(before.Servers, func(b ServerState) bool { return b.Name == s.Name })
+		i := slices.IndexFunc(before.Servers, func(b loops.ServerState) bool { return b.Name == s.Name })
 		if had := i >= 0 && before.Servers[i].Problem != ""; had != (s.Problem != "") {
 			logChange(p.log, "snapshot pull", s.Name, s.Problem)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"inferencecache.io/inferencecache/internal/kv"
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/internal/status"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
@@ -21,22 +22,22 @@ import (
 // kept keeps every round.
 type kept struct {
 	mu  sync.Mutex // guards all
-	all []Pulled
+	all []loops.Pulled
 }
 
-func (k *kept) Receive(_ context.Context, pulled Pulled) {
+func (k *kept) Receive(_ context.Context, pulled loops.Pulled) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.all = append(k.all, pulled)
 }
 
-func (k *kept) rounds() []Pulled {
+func (k *kept) rounds() []loops.Pulled {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.all)
 }
 
-func (k *kept) last() Pulled {
+func (k *kept) last() loops.Pulled {
 	all := k.rounds()
 	return all[len(all)-1]
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/internal/policy"
 )
 
@@ -24,21 +25,6 @@ const (
 	retryLow = time.Second
 	maxAcked = 1 << 10 // bytes of an answer that should be empty
 )
-
-// PushState is how pushing goes. Servers are sorted by name.
-type PushState struct {
-	Revision string          // of the newest set, a hash of what servers see; "": none yet
-	Sources  []policy.Source // of the newest set
-	Problem  string          // of the newest set or of the list of servers
-	Servers  []PushedServer
-}
-
-// PushedServer is one server and the set that it acknowledged last.
-type PushedServer struct {
-	ServerState
-	Revision string          // "": none since this process started
-	Sources  []policy.Source // those of that set
-}
 
 // Pusher brings the newest policy set to every server: when it is new, when
 // the server is, and every 30 s, since a server that restarted remembers
@@ -71,9 +57,9 @@ type encoded struct {
 
 // target is one server. Pusher's lock guards it.
 type target struct {
-	server   Server
+	server   loops.Server
 	acked    *encoded
-	state    ServerState
+	state    loops.ServerState
 	failures int
 	stop     context.CancelFunc
 }
@@ -129,21 +115,21 @@ func (p *Pusher) Push(d policy.Document) error {
 }
 
 // State is safe for concurrent use.
-func (p *Pusher) State() PushState {
+func (p *Pusher) State() loops.PushState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PushState{Problem: cmp.Or(p.refused, p.problem)}
+	s := loops.PushState{Problem: cmp.Or(p.refused, p.problem)}
 	if p.newest != nil {
 		s.Revision, s.Sources = p.newest.revision, p.newest.sources
 	}
 	for _, t := range p.targets {
-		server := PushedServer{ServerState: t.state}
+		server := loops.PushedServer{ServerState: t.state}
 		if t.acked != nil {
 			server.Revision, server.Sources = t.acked.revision, t.acked.sources
 		}
 		s.Servers = append(s.Servers, server)
 	}
-	slices.SortFunc(s.Servers, func(a, b PushedServer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Servers, func(a, b loops.PushedServer) int { return cmp.Compare(a.Name, b.Name) })
 	return s
 }
 
@@ -161,14 +147,14 @@ func (p *Pusher) behindLocked() int {
 func (p *Pusher) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
-	rounds(ctx, p.endpoints, pushLow, pushHigh, func(ctx context.Context, servers []Server, err error) {
+	rounds(ctx, p.endpoints, pushLow, pushHigh, func(ctx context.Context, servers []loops.Server, err error) {
 		p.follow(ctx, servers, err, &group)
 	})
 	return nil
 }
 
 // follow starts what is new and stops what is gone.
-func (p *Pusher) follow(ctx context.Context, servers []Server, err error, group *sync.WaitGroup) {
+func (p *Pusher) follow(ctx context.Context, servers []loops.Server, err error, group *sync.WaitGroup) {
 	news := false
 	defer func() {
 		if news {
@@ -186,7 +172,7 @@ func (p *Pusher) follow(ctx context.Context, servers []Server, err error, group 
 	p.problem = ""
 	news = problem != ""
 	for control, t := range p.targets {
-		if !slices.ContainsFunc(servers, func(s Server) bool { return s.Control == control }) {
+		if !slices.ContainsFunc(servers, func(s loops.Server) bool { return s.Control == control }) {
 			t.stop()
 			delete(p.targets, control)
 			news = true
@@ -197,7 +183,7 @@ func (p *Pusher) follow(ctx context.Context, servers []Server, err error, group 
 			continue
 		}
 		own, stop := context.WithCancel(ctx)
-		t := &target{server: s, state: ServerState{Name: s.Name}, stop: stop}
+		t := &target{server: s, state: loops.ServerState{Name: s.Name}, stop: stop}
 		p.targets[s.Control] = t
 		news = true
 		group.Go(func() {

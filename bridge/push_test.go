@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/internal/policy"
 )
 
@@ -32,7 +33,7 @@ func push(t *testing.T, p *Pusher, d policy.Document) {
 }
 
 // acked are the generations that servers acknowledged; -1: none.
-func acked(s PushState) map[string]int64 {
+func acked(s loops.PushState) map[string]int64 {
 	by := map[string]int64{}
 	for _, server := range s.Servers {
 		by[server.Name] = -1

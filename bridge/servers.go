@@ -12,20 +12,15 @@ import (
 	"os"
 	"strings"
 	"time"
-)
 
-// Server is one server as the controller reaches it.
-type Server struct {
-	Name    string // for people: the pod's name
-	Control string // base URL of its control listener, http://10.0.0.7:8081
-	RPC     string // base URL of its data listener
-}
+	"inferencecache.io/inferencecache/internal/loops"
+)
 
 // Endpoints knows the servers there are. Implementations are safe for
 // concurrent use.
 type Endpoints interface {
 	// Endpoints lists every server, ready or not. Control is unique.
-	Endpoints(ctx context.Context) ([]Server, error)
+	Endpoints(ctx context.Context) ([]loops.Server, error)
 	// Changed returns a channel that is closed when the list may have changed
 	// since the call; nil if it never does.
 	Changed() <-chan struct{}
@@ -155,7 +150,7 @@ func between(low, high time.Duration) time.Duration { return low + rand.N(high-l
 
 // rounds calls round with every server there is until ctx ends: at once, after
 // each wait of low to high, and soon after the servers changed.
-func rounds(ctx context.Context, endpoints Endpoints, low, high time.Duration, round func(context.Context, []Server, error)) {
+func rounds(ctx context.Context, endpoints Endpoints, low, high time.Duration, round func(context.Context, []loops.Server, error)) {
 	for {
 		changed := endpoints.Changed()
 		servers, err := endpoints.Endpoints(ctx)
