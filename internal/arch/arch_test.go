@@ -69,6 +69,7 @@ var plan = map[string]room{
 	"bench": {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
 
 	"webhook/certs":       {machines, nil, []string{"k8s.io/api", "k8s.io/apimachinery", metricsLib, "sigs.k8s.io/controller-runtime"}},
+	"reconcile/render":    {machines, []string{"api/v1alpha1", "webhook/inject"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"webhook/inject":      {machines, []string{"api/v1alpha1"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},
 	"internal/engine/sim": {machines, []string{"internal/engine", "internal/engine/vllm", "internal/kv"}, []string{metricsLib, pflagLib, syncLib}},
