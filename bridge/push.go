@@ -228,12 +228,13 @@ func (p *Pusher) send(ctx context.Context, t *target, set *encoded) time.Duratio
 	before, wasAcked := t.state.Problem, t.acked
 	wait := between(pushLow, pushHigh)
 	if err == nil {
-		t.acked, t.failures, t.state.At, t.state.Problem = set, 0, time.Now(), ""
+		t.acked, t.failures, t.state.At, t.state.Problem, t.state.Refused = set, 0, time.Now(), "", false
 		if p.behindLocked() == 0 {
 			p.complete = t.state.At
 		}
 	} else {
 		t.state.Problem = err.Error()
+		t.state.Refused = resultOf(err) == resultRefused || resultOf(err) == resultRejected
 		wait = backoff(t.failures)
 		t.failures++
 	}

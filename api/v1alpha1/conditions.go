@@ -62,6 +62,7 @@ const (
 	ReasonEngineSchedulePending = "EngineSchedulingPending"
 	ReasonOutdated              = "Outdated" // of a pod: works, wired from an older spec
 	ReasonOptedOut              = "OptedOut" // of a pod: it asked not to be wired
+	ReasonEnginesNotReady       = "EnginesNotReady" // wired, and there is no server to wait for
 	ReasonHiCacheReady          = "HiCacheReady"
 	ReasonEventsOnlyActive      = "EventsOnlyActive"
 )

@@ -68,7 +68,9 @@ var plan = map[string]room{
 		[]string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", metricsLib, "sigs.k8s.io/controller-runtime"}},
 	"bench": {stations, []string{"index", "internal/kv", "internal/trace"}, nil},
 
-	"webhook/certs":       {machines, nil, []string{"k8s.io/api", "k8s.io/apimachinery", metricsLib, "sigs.k8s.io/controller-runtime"}},
+	"webhook/certs": {machines, nil, []string{"k8s.io/api", "k8s.io/apimachinery", metricsLib, "sigs.k8s.io/controller-runtime"}},
+	"reconcile/judge": {machines, []string{"api/v1alpha1", "internal/loops", "internal/policy", "internal/status", "reconcile/compile", "reconcile/render", "webhook/inject"},
+		[]string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"reconcile/render":    {machines, []string{"api/v1alpha1", "webhook/inject"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"webhook/inject":      {machines, []string{"api/v1alpha1"}, []string{"k8s.io/api", "k8s.io/apimachinery"}},
 	"index":               {machines, []string{"internal/kv"}, []string{xxh3}},

@@ -22,6 +22,7 @@ type ServerState struct {
 	Name    string
 	At      time.Time // of the last success; zero: never
 	Problem string    // of the last try
+	Refused bool      // the problem is who we are, or what was sent
 }
 
 // PushState is how pushing goes. Servers are sorted by name.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"path"
 	"strconv"
 	"strings"
 
@@ -79,7 +78,6 @@ func schedule(spec *corev1.PodSpec, own *v1alpha1.NodeLocalScheduling, source *c
 // in the memory of a node, and ends. It is for after the last of them is gone.
 func NodeCleaner(b *v1alpha1.CacheBackend, node, image string) *corev1.Pod {
 	no, yes, root, deadline, create := false, true, int64(0), cleanSeconds, corev1.HostPathDirectoryOrCreate
-	parent, own := path.Split(inject.SHMDirectory(b))
 	pod := &corev1.Pod{
 		ObjectMeta: meta(b, nodeName(b.Name, "clean-", node), nodeLabels(b, NameCleaner)),
 		Spec: corev1.PodSpec{
@@ -88,12 +86,12 @@ func NodeCleaner(b *v1alpha1.CacheBackend, node, image string) *corev1.Pod {
 			Affinity: onNode(node), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
 				Name: "clean", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-				Command: []string{"/bin/sh", "-c", `rm -rf "/memory/$1"`, "sh", own},
+				Command: []string{"/bin/sh", "-c", "rm -rf /memory/* /memory/.[!.]*"},
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
 					Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
 				},
-				// The folder is the kubelet's, so only root may remove it.
+				// The folder is the kubelet's, so only root may remove what is in it.
 				SecurityContext: &corev1.SecurityContext{
 					RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 					Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -102,7 +100,7 @@ func NodeCleaner(b *v1alpha1.CacheBackend, node, image string) *corev1.Pod {
 				VolumeMounts: []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"}},
 			}},
 			Volumes: []corev1.Volume{{Name: "memory", VolumeSource: corev1.VolumeSource{
-				HostPath: &corev1.HostPathVolumeSource{Path: path.Clean(parent), Type: &create}}}},
+				HostPath: &corev1.HostPathVolumeSource{Path: inject.SHMDirectory(b), Type: &create}}}},
 		},
 	}
 	pod.Annotations = map[string]string{v1alpha1.AnnotationNodeTarget: node}
