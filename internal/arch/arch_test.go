@@ -78,6 +78,8 @@ var plan = map[string]room{
 
 	"reconcile/compile": {tools, []string{"api/v1alpha1", "internal/policy"}, []string{"k8s.io/apimachinery"}},
 
+	"reconcile/manifests": {tools, []string{"api/v1alpha1", "internal/policy", "reconcile/compile"}, []string{"k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/yaml"}},
+
 	"internal/auth":             {tools, nil, []string{syncLib}},
 	"internal/auth/tokenreview": {tools, []string{"internal/auth"}, []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"}},
 	"internal/cluster":          {tools, nil, []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/go-logr/logr"}},
