@@ -12,10 +12,14 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/pflag"
 
+	"inferencecache.io/inferencecache/bridge"
 	"inferencecache.io/inferencecache/internal/engine/sim"
 	"inferencecache.io/inferencecache/internal/engine/vllm"
 	"inferencecache.io/inferencecache/internal/life"
 	"inferencecache.io/inferencecache/internal/memhttp"
+	"inferencecache.io/inferencecache/internal/policy"
+	"inferencecache.io/inferencecache/reconcile/manifests"
+	"inferencecache.io/inferencecache/roles/server"
 	"inferencecache.io/inferencecache/subscriber"
 )
 
@@ -43,7 +47,11 @@ func (p *process) runAll(ctx context.Context, flags *pflag.FlagSet) error {
 		return err
 	}
 	p.open()
-	if _, err := p.addServer(ctx); err != nil {
+	s, err := p.addServer(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.addPolicies(s); err != nil {
 		return err
 	}
 	inside := memhttp.New(p.mux)
@@ -65,6 +73,40 @@ func (p *process) runAll(ctx context.Context, flags *pflag.FlagSet) error {
 		fmt.Fprintln(p.out, "\nstopping; Ctrl-C again quits at once")
 	}()
 	return p.run(ctx)
+}
+
+// addPolicies gives the server its policies: those of a cluster, or of a
+// folder, through the same compiler and the same document.
+func (p *process) addPolicies(s *server.Server) error {
+	switch {
+	case p.controller.kubeconfig != "":
+		rpc := "http://"
+		if p.server.TLSCertFile != "" {
+			rpc = "https://"
+		}
+		return p.addController(thisServer{Name: "local", Control: "http://" + p.control, RPC: rpc + p.bound})
+	case p.manifests != "":
+		folder := &manifests.Folder{Dir: p.manifests, Log: p.log, Adopt: func(d policy.Document) error { return adopt(s, d) }}
+		if err := folder.Load(); err != nil {
+			return usage(err)
+		}
+		p.add(life.Hands, "manifests", folder.Run)
+	}
+	return nil
+}
+
+// adopt takes a document by the way that a server takes those pushed to it.
+func adopt(s bridge.Adopter, d policy.Document) error {
+	body, err := bridge.EncodePolicy(d)
+	if err != nil {
+		return err
+	}
+	set, err := bridge.DecodePolicy(body, s.PolicyDefaults())
+	if err != nil {
+		return err
+	}
+	s.AdoptPolicy(set)
+	return nil
 }
 
 // attachEngines reads --engine, or starts simulated ones.
@@ -195,12 +237,12 @@ func splitPort(address string) (host string, port int, err error) {
 
 // banner tells in a few lines what runs where and what to try.
 func (p *process) banner(engines []attached) {
-	server := "http://" + p.bound
+	address := "http://" + p.bound
 	if p.server.TLSCertFile != "" {
-		server = "https://" + p.bound
+		address = "https://" + p.bound
 	}
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "server\t%s\tgRPC, gRPC-Web, Connect and JSON; / is a page for you; /healthz /readyz /metrics\n", server)
+	fmt.Fprintf(table, "server\t%s\tgRPC, gRPC-Web, Connect and JSON; / is a page for you; /healthz /readyz /metrics\n", address)
 	fmt.Fprintf(table, "control\thttp://%s\t/snapshot /policy /probe\n", p.control)
 	for _, e := range engines {
 		fmt.Fprintf(table, "%s\t%s\ttenant %s, model %s\n", e.config.ReplicaID, e.where, e.config.TenantID, e.config.ModelID)

@@ -19,11 +19,12 @@ import (
 
 const (
 	roleAll        = "all"
+	roleController = "controller"
 	roleServer     = "server"
 	roleSubscriber = "subscriber"
 )
 
-var runnable = []string{roleAll, roleServer, roleSubscriber}
+var runnable = []string{roleAll, roleController, roleServer, roleSubscriber}
 
 // stopGrace is how long a process may take to stop.
 const stopGrace = 4500 * time.Millisecond
@@ -44,6 +45,8 @@ type settings struct {
 	simFault      string
 	fault         *simFault // that simFault names; nil: none
 	engines       []string
+	manifests     string
+	controller    controllerConfig
 }
 
 // logConfig is how a process logs, on standard error.
@@ -64,8 +67,8 @@ func (c *logConfig) logger(cmd *cobra.Command, format string) (*slog.Logger, err
 // bindRun registers the flags of every role: they are settings of one binary.
 func bindRun(fs *pflag.FlagSet) *settings {
 	s := &settings{}
-	fs.StringVar(&s.role, "role", roleAll, "what to be: all (a laptop: server, engines and subscribers in one), server or subscriber")
-	fs.StringSliceVar(&s.listen, "listen", nil, "address to serve on, may be repeated (default 127.0.0.1:9090 for all, :9090 otherwise)")
+	fs.StringVar(&s.role, "role", roleAll, "what to be: all (a laptop: server, engines and subscribers in one), controller, server or subscriber")
+	fs.StringSliceVar(&s.listen, "listen", nil, "address to serve on, may be repeated (default 127.0.0.1:9090 for all, :8080 for controller, :9090 otherwise)")
 	fs.StringVar(&s.controlListen, "control-listen", "", "address for the controller (default 127.0.0.1:8081 for all, :8081 for server)")
 	fs.StringVar(&s.profileListen, "profile-listen", "", "loopback address for Go's profiles below /debug/pprof/ (empty: off)")
 	fs.DurationVar(&s.drainDelay, "drain-delay", 0, "how long to go on serving, as not ready, after being told to stop")
@@ -77,6 +80,8 @@ func bindRun(fs *pflag.FlagSet) *settings {
 	fs.Float64Var(&s.simLoad, "sim-load", 0, "prompts a second for the simulated engines, sent as a gateway would (0: none, or 4 with --sim-fault)")
 	fs.StringVar(&s.simFault, "sim-fault", "", "what is wrong with the first simulated engine, by the id that `inferencecache doctor` gives it: events-off, for instance (empty: nothing)")
 	fs.StringArrayVar(&s.engines, "engine", nil, "with --role=all: engine to attach, name=tcp://host:port[,replay=tcp://host:port][,metrics=URL][,url=URL][,scheme=vllm][,model=NAME][,tenant=NAME], may be repeated")
+	fs.StringVar(&s.manifests, "manifests", "", "with --role=all: folder of CachePolicy and CacheTenant YAML to serve by, watched")
+	s.controller.flags(fs)
 	return s
 }
 
@@ -104,12 +109,15 @@ func newRun() *cobra.Command {
 			return usage(err)
 		}
 		p := &process{settings: s, log: log, out: cmd.OutOrStdout(), set: metrics.NewSet()}
-		if s.role == roleSubscriber {
+		switch s.role {
+		case roleSubscriber:
 			limitSubscriber(s.subscriber.MaxBlocks, s.subscriber.QueueBytes)
-		} else {
+		case roleServer, roleAll:
 			limitMemory(s.server.MemoryBytes, int64(s.server.TokenCacheBytes))
 		}
 		switch s.role {
+		case roleController:
+			return p.runController(cmd.Context())
 		case roleServer:
 			return p.runServer(cmd.Context())
 		case roleSubscriber:
@@ -125,12 +133,15 @@ func (s *settings) complete() error {
 	if !slices.Contains(runnable, s.role) {
 		return fmt.Errorf("--role %q: want %s", s.role, strings.Join(runnable, ", "))
 	}
-	host := ""
-	if s.role == roleAll {
+	host, port := "", ":9090"
+	switch s.role {
+	case roleAll:
 		host = "127.0.0.1"
+	case roleController:
+		port = ":8080"
 	}
 	if len(s.listen) == 0 {
-		s.listen = []string{host + ":9090"}
+		s.listen = []string{host + port}
 	}
 	if s.controlListen == "" {
 		s.controlListen = host + ":8081"
@@ -146,12 +157,20 @@ func (s *settings) complete() error {
 		errs = append(errs, fmt.Errorf("--drain-delay %s: must not be negative", s.drainDelay))
 	}
 	switch s.role {
+	case roleController:
+		errs = append(errs, s.controller.validate())
 	case roleServer:
 		errs = append(errs, s.server.Validate(), s.server.ValidateAuth())
 	case roleSubscriber:
 		errs = append(errs, s.subscriber.Validate())
 	case roleAll:
 		errs = append(errs, s.server.Validate(), s.completeAll())
+		if s.controller.kubeconfig != "" {
+			errs = append(errs, s.controller.validate())
+		}
+	}
+	if s.manifests != "" && (s.role != roleAll || s.controller.kubeconfig != "") {
+		errs = append(errs, errors.New("--manifests is for --role=all without --kubeconfig: in a cluster policies come from the API server"))
 	}
 	return errors.Join(errs...)
 }
