@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -27,6 +28,8 @@ import (
 	"inferencecache.io/inferencecache/internal/life"
 	"inferencecache.io/inferencecache/internal/loops"
 	"inferencecache.io/inferencecache/reconcile"
+	"inferencecache.io/inferencecache/webhook"
+	"inferencecache.io/inferencecache/webhook/certs"
 )
 
 const leaderLock = "inference-cache-controller-leader-lock"
@@ -40,6 +43,8 @@ type controllerConfig struct {
 	policyToken     string
 	serverCA        string
 	serverTLS       bool // of the servers' control listeners
+	webhookPort     int
+	webhookCertDir  string // of a certificate that others keep; "": our own
 	reconcile       reconcile.Config
 }
 
@@ -50,6 +55,8 @@ func (c *controllerConfig) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.policyToken, "policy-token-file", "/var/run/secrets/inferencecache.io/policy-token/token", "controller: token for the servers' /policy, read for every request")
 	fs.StringVar(&c.serverCA, "servers-ca-file", "", "controller: CA of the servers' certificates; given, their data listeners are reached by TLS")
 	fs.BoolVar(&c.serverTLS, "servers-control-tls", false, "controller: reach the servers' control listeners by TLS too")
+	fs.IntVar(&c.webhookPort, "webhook-port", 9443, "controller: port that the API server calls the webhooks on")
+	fs.StringVar(&c.webhookCertDir, "webhook-cert-dir", "", "controller: folder with tls.crt and tls.key that cert-manager or others keep (empty: a certificate of its own, renewed by itself)")
 	c.reconcile.Flags(fs)
 }
 
@@ -115,10 +122,32 @@ func (p *process) addController(endpoints bridge.Endpoints) error {
 	if err := p.addLoops(mgr, endpoints); err != nil {
 		return err
 	}
+	if p.role == roleController { // an API server reaches no laptop
+		if err := p.addWebhooks(mgr); err != nil {
+			return fmt.Errorf("prepare the webhooks: %w", err)
+		}
+	}
 	p.checkSynced(mgr)
 	p.set.RegisterMetricsWriter(writeControllerMetrics)
 	p.add(life.Hands, "controllers", mgr.Start)
 	return nil
+}
+
+// addWebhooks adds what the API server asks before it stores objects. The process
+// is ready only once it can answer.
+func (p *process) addWebhooks(mgr ctrl.Manager) error {
+	c := p.controller
+	keep := certs.Options{Dir: c.webhookCertDir}
+	if c.webhookCertDir == "" {
+		keep = certs.InNamespace(c.reconcile.Namespace)
+	}
+	return webhook.Setup(mgr, webhook.Options{
+		Inject: c.reconcile.Inject(), Port: c.webhookPort, Certs: keep, Metrics: p.set, Log: p.log,
+		AddCheck: func(_ string, check healthz.Checker) error {
+			p.page.AddCheck(func() bool { return check(nil) == nil })
+			return nil
+		},
+	})
 }
 
 // addLoops connects the bridge's three loops with the controllers. They run
