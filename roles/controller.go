@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -43,19 +44,19 @@ type controllerConfig struct {
 	policyToken     string
 	serverCA        string
 	serverTLS       bool // of the servers' control listeners
-	webhookPort     int
+	webhookListen   string
 	webhookCertDir  string // of a certificate that others keep; "": our own
 	reconcile       reconcile.Config
 }
 
 func (c *controllerConfig) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "controller: file that says how to reach the API server (empty: the pod's service account); with --role=all it adds the controller")
+	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "controller, server: file that says how to reach the API server (empty: the pod's service account); with --role=all it adds the controller")
 	fs.BoolVar(&c.leaderElect, "leader-elect", true, "controller: let one of several replicas do the work")
 	fs.StringVar(&c.controllerToken, "controller-token-file", "/var/run/secrets/inferencecache.io/controller-token/token", "controller: token for the servers' /snapshot and /probe, read for every request")
 	fs.StringVar(&c.policyToken, "policy-token-file", "/var/run/secrets/inferencecache.io/policy-token/token", "controller: token for the servers' /policy, read for every request")
 	fs.StringVar(&c.serverCA, "servers-ca-file", "", "controller: CA of the servers' certificates; given, their data listeners are reached by TLS")
 	fs.BoolVar(&c.serverTLS, "servers-control-tls", false, "controller: reach the servers' control listeners by TLS too")
-	fs.IntVar(&c.webhookPort, "webhook-port", 9443, "controller: port that the API server calls the webhooks on")
+	fs.StringVar(&c.webhookListen, "webhook-listen", ":9443", "controller: address that the API server calls the webhooks on")
 	fs.StringVar(&c.webhookCertDir, "webhook-cert-dir", "", "controller: folder with tls.crt and tls.key that cert-manager or others keep (empty: a certificate of its own, renewed by itself)")
 	c.reconcile.Flags(fs)
 }
@@ -102,6 +103,7 @@ func (p *process) runController(ctx context.Context) error {
 func (p *process) addController(endpoints bridge.Endpoints) error {
 	logger := logr.FromSlogHandler(p.log.Handler())
 	ctrl.SetLogger(logger)
+	klog.SetLogger(logger) // of leader election and informers
 	config, err := p.controller.cluster()
 	if err != nil {
 		return err
@@ -141,8 +143,12 @@ func (p *process) addWebhooks(mgr ctrl.Manager) error {
 	if c.webhookCertDir == "" {
 		keep = certs.InNamespace(c.reconcile.Namespace)
 	}
+	host, port, err := splitPort(c.webhookListen)
+	if err != nil {
+		return usage(fmt.Errorf("--webhook-listen: %w", err))
+	}
 	return webhook.Setup(mgr, webhook.Options{
-		Inject: c.reconcile.Inject(), Port: c.webhookPort, Certs: keep, Metrics: p.set, Log: p.log,
+		Inject: c.reconcile.Inject(), Host: host, Port: port, Certs: keep, Metrics: p.set, Log: p.log,
 		AddCheck: func(_ string, check healthz.Checker) error {
 			p.page.AddCheck(func() bool { return check(nil) == nil })
 			return nil

@@ -162,7 +162,11 @@ func (p *process) guards(ctx context.Context) (bridge.Guards, error) {
 		p.log.Log(ctx, level, "controller_auth_disabled")
 		return bridge.Guards{}, nil
 	}
-	reviewer, err := tokenreview.InCluster()
+	config, err := p.controller.cluster()
+	if err != nil {
+		return bridge.Guards{}, fmt.Errorf("--allowed-controller-sa: %w", err)
+	}
+	reviewer, err := tokenreview.New(config)
 	if err != nil {
 		return bridge.Guards{}, fmt.Errorf("reach the Kubernetes API server for --allowed-controller-sa: %w", err)
 	}

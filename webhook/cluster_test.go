@@ -12,14 +12,12 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/VictoriaMetrics/metrics"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -69,8 +67,10 @@ func TestWebhooksOfTheManifest(t *testing.T) {
 	if _, err := it.Kubectl(t, manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	becomeController(t)
-	replicas := []*replica{serve(t, 9443), serve(t, 9444)}
+	var replicas []*replica
+	for _, ip := range controllers(t) {
+		replicas = append(replicas, serve(t, ip))
+	}
 	t.Run("replicas serve one certificate that the API server trusts", func(t *testing.T) { oneCertificate(t, replicas) })
 	t.Run("applying again keeps the certificate", func(t *testing.T) { applyKeeps(t, manifest) })
 	t.Run("backend rules", backendRulesHold)
@@ -87,44 +87,40 @@ func TestWebhooksOfTheManifest(t *testing.T) {
 	t.Run("delete leaves nothing", func(t *testing.T) { deleteLeavesNothing(t, manifest) })
 }
 
-// becomeController gives the controller's simulated pod an address of this
-// machine, so that the webhook Service leads here.
-func becomeController(t *testing.T) {
+// controllers are the addresses of the controller's simulated pods, once the
+// webhook Service leads to them.
+func controllers(t *testing.T) (ips []string) {
 	t.Helper()
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "inference-cache-controller-manager"}}
-	if err := it.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
-		t.Fatal(err)
-	}
-	ip := cluster.HostIP(t)
-	patch := fmt.Sprintf(`{"spec": {"replicas": 1, "template": {"metadata": {"annotations": {%q: %q}}}}}`, cluster.PodIP, ip)
-	if err := it.Client.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		t.Fatal(err)
-	}
-	it.Eventually(t, "the webhook Service's endpoint", func(ctx context.Context) error {
+	it.Eventually(t, "the webhook Service's endpoints", func(ctx context.Context) error {
 		var all discoveryv1.EndpointSliceList
 		if err := it.Client.List(ctx, &all, client.InNamespace(home), client.MatchingLabels{discoveryv1.LabelServiceName: "webhook-service"}); err != nil {
 			return err
 		}
+		ips = nil
 		for _, slice := range all.Items {
 			for _, e := range slice.Endpoints {
-				if slices.Contains(e.Addresses, ip) && *e.Conditions.Ready {
-					return nil
+				if *e.Conditions.Ready {
+					ips = append(ips, e.Addresses...)
 				}
 			}
 		}
-		return fmt.Errorf("slices %+v", all.Items)
+		if len(ips) != 2 {
+			return fmt.Errorf("slices %+v", all.Items)
+		}
+		return nil
 	})
+	return ips
 }
 
 // replica is one process of the controller, as far as webhooks go.
 type replica struct {
-	port int
+	host string
 	set  *metrics.Set
 	stop func()
 }
 
 // serve runs the webhooks until the test ends or stop is called.
-func serve(t *testing.T, port int) *replica {
+func serve(t *testing.T, host string) *replica {
 	t.Helper()
 	mgr, err := ctrl.NewManager(it.As(t, home, "inference-cache-controller-manager"), ctrl.Options{
 		Scheme: kinds(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
@@ -133,9 +129,9 @@ func serve(t *testing.T, port int) *replica {
 		t.Fatal(err)
 	}
 	checks := map[string]healthz.Checker{}
-	r := &replica{port: port, set: metrics.NewSet()}
+	r := &replica{host: host, set: metrics.NewSet()}
 	err = Setup(mgr, Options{
-		Inject: linkOptions, Port: port, Certs: certs.InNamespace(home), Metrics: r.set, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Inject: linkOptions, Host: host, Certs: certs.InNamespace(home), Metrics: r.set, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		AddCheck: func(name string, check healthz.Checker) error { checks[name] = check; return nil },
 	})
 	if err != nil {
@@ -185,8 +181,7 @@ func oneCertificate(t *testing.T, replicas []*replica) {
 	roots.AppendCertsFromPEM(bundle)
 	serials := map[string]bool{}
 	for _, r := range replicas {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port))
-		c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, ServerName: options.Names()[0]})
+		c, err := tls.Dial("tcp", net.JoinHostPort(r.host, "9443"), &tls.Config{RootCAs: roots, ServerName: options.Names()[0]})
 		if err != nil {
 			t.Error(err)
 			continue
@@ -209,7 +204,6 @@ func applyKeeps(t *testing.T, manifest string) {
 	if len(after.Data["tls.crt"]) == 0 || !bytes.Equal(before.Data["tls.crt"], after.Data["tls.crt"]) {
 		t.Error("the certificate was thrown away")
 	}
-	becomeController(t)
 	var mutating admissionv1.MutatingWebhookConfiguration
 	get(t, "", certs.InNamespace(home).Mutating, &mutating)
 	if len(mutating.Webhooks[0].ClientConfig.CABundle) == 0 {

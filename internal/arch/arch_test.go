@@ -53,7 +53,7 @@ var plan = map[string]room{
 	"roles": {roles,
 		[]string{"bench", "bridge", "deploy", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
 			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/loops", "internal/memhttp", "internal/obs", "internal/policy", "internal/trace", contract, rpc, "reconcile", "reconcile/manifests", "roles/doctor", "roles/replay", "roles/server", "subscriber", "webhook", "webhook/certs"},
-		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml",
+		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "k8s.io/klog/v2", "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml",
 			"github.com/go-logr/logr", "github.com/prometheus/common", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"}},
 
 	"roles/server": {stations,

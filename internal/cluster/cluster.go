@@ -98,6 +98,9 @@ func (c *Cluster) Start(ctx context.Context) (err error) {
 		return err
 	}
 	ctrllog.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err := routePods(ctx); err != nil {
+		return err
+	}
 	if c.dir, err = newDir(); err != nil {
 		return err
 	}

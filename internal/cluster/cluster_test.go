@@ -61,7 +61,7 @@ func beVictim(ctx context.Context) int {
 }
 
 // engines is a Deployment of pods that want two GPUs each.
-func engines(namespace string, replicas int32, annotations map[string]string) *appsv1.Deployment {
+func engines(namespace string, replicas int32) *appsv1.Deployment {
 	labels := map[string]string{"app": "engine"}
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "engine"},
@@ -69,7 +69,7 @@ func engines(namespace string, replicas int32, annotations map[string]string) *a
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					InitContainers: []corev1.Container{
 						{Name: "check", Image: "check"},
@@ -90,7 +90,7 @@ func engines(namespace string, replicas int32, annotations map[string]string) *a
 func ready(t *testing.T, namespace string, want int32) []corev1.Pod {
 	t.Helper()
 	it.Eventually(t, "ready engines", func(ctx context.Context) error {
-		d := engines(namespace, 0, nil)
+		d := engines(namespace, 0)
 		if err := it.Client.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func TestDeploymentWithGPUsBecomesReady(t *testing.T) {
 	it.Node(t, "gpu-a", 4)
 	it.Node(t, "gpu-b", 2)
 	ns := it.Namespace(t)
-	create(t, engines(ns, 4, nil))
+	create(t, engines(ns, 4))
 	var addresses []string
 	unscheduled := 0
 	for _, pod := range ready(t, ns, 3) { // six GPUs
@@ -156,14 +156,14 @@ func TestDeploymentWithGPUsBecomesReady(t *testing.T) {
 func TestServiceGetsEndpointsThatATestCanServe(t *testing.T) {
 	it.Node(t, "gpu-a", 4)
 	ns := it.Namespace(t)
-	ip := HostIP(t)
-	create(t, engines(ns, 1, map[string]string{PodIP: ip}), &corev1.Service{
+	create(t, engines(ns, 1), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "engine"},
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": "engine"},
 			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString("http")}},
 		},
 	})
+	ip := ready(t, ns, 1)[0].Status.PodIP
 	it.Eventually(t, "endpoints", func(ctx context.Context) error {
 		var slices discoveryv1.EndpointSliceList
 		if err := it.Client.List(ctx, &slices, client.InNamespace(ns)); err != nil {
@@ -183,7 +183,7 @@ func TestServiceGetsEndpointsThatATestCanServe(t *testing.T) {
 func TestDeletedNamespaceLeavesNothing(t *testing.T) {
 	it.Node(t, "gpu-a", 4)
 	ns := it.Namespace(t)
-	create(t, engines(ns, 2, nil))
+	create(t, engines(ns, 2))
 	pods := ready(t, ns, 2)
 	kinds := map[string]int{}
 	for _, name := range it.Objects(t, ns) {
@@ -193,7 +193,7 @@ func TestDeletedNamespaceLeavesNothing(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"Deployment": 1, "ReplicaSet": 1, "Pod": len(pods)}, kinds); diff != "" {
 		t.Errorf("before: %s", diff)
 	}
-	if err := it.Client.Delete(t.Context(), engines(ns, 0, nil), client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+	if err := it.Client.Delete(t.Context(), engines(ns, 0), client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		t.Fatal(err)
 	}
 	it.Eventually(t, "an empty namespace", func(context.Context) error {

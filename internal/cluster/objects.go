@@ -3,7 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -19,19 +19,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
-	// PodIP is the annotation by which a pod says its address.
-	PodIP = "test.inferencecache.io/pod-ip"
 	// GPU is the resource that engines ask for.
 	GPU = "nvidia.com/gpu"
 
 	nodeAnnotation = "kwok.x-k8s.io/node"
-	// podCIDR is where pods get their addresses: a test process may listen on
-	// any of them. EndpointSlices refuse loopback, see HostIP.
-	podCIDR = "127.10.0.0/16"
+	// podCIDR is where pods get their addresses: this machine answers for all
+	// of them (see routePods), so that a test process can be any pod. It is a
+	// network that RFC 2544 sets apart for tests; EndpointSlices refuse those
+	// of loopback.
+	podCIDR = "198.18.0.0/16"
 )
 
 // Namespace makes a namespace for one test, in which pods can be created, and
@@ -114,6 +116,27 @@ func (c *Cluster) As(t testing.TB, namespace, account string) *rest.Config {
 	return config
 }
 
+// KubeconfigOf is a file with the configuration of a service account, for
+// programs.
+func (c *Cluster) KubeconfigOf(t testing.TB, namespace, account string) string {
+	t.Helper()
+	config := c.As(t, namespace, account)
+	text, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: config.BearerToken}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // Kubectl runs kubectl as the administrator, with stdin, and returns what it
 // printed.
 func (c *Cluster) Kubectl(t testing.TB, stdin string, args ...string) (string, error) {
@@ -164,23 +187,6 @@ func (c *Cluster) Objects(t testing.TB, namespace string) []string {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// HostIP is an address of this machine that is not loopback: for pods that
-// give it (see PodIP) so that Services get endpoints which a test can serve.
-func HostIP(t testing.TB) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
-			return ip.IP.String()
-		}
-	}
-	t.Fatalf("this machine has loopback addresses only, which EndpointSlices refuse: %v", addresses)
-	return ""
 }
 
 // eventually is how long a busy cluster may take to get somewhere.

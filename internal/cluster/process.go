@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,6 +58,23 @@ func (d *daemon) stop() {
 		_ = d.cmd.Process.Kill()
 		<-d.done
 	}
+}
+
+// routePods makes this machine answer for every address of podCIDR, until it is
+// started anew. That takes root's rights, once.
+func routePods(ctx context.Context) error {
+	first, _, err := net.ParseCIDR(podCIDR)
+	if err != nil {
+		return err
+	}
+	if l, err := net.Listen("tcp", net.JoinHostPort(first.String(), "0")); err == nil {
+		return l.Close()
+	}
+	args := []string{"route", "replace", "local", podCIDR, "dev", "lo"}
+	if output, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("give pods addresses on this machine (do it as root, once: ip %s): %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(output))
+	}
+	return nil
 }
 
 // leash fills dir with commands that run those in bin and die with the process

@@ -28,15 +28,6 @@ type Reviewer struct {
 	url    string
 }
 
-// InCluster uses the service account of the pod it runs in.
-func InCluster() (*Reviewer, error) {
-	config, err := rest.InClusterConfig()
-	if err != nil {
-		return nil, err
-	}
-	return New(config)
-}
-
 // New asks the API server that config names. One small JSON request needs no
 // typed client, which would bring every API group into the binary.
 func New(config *rest.Config) (*Reviewer, error) {

@@ -1,0 +1,244 @@
+//go:build cluster
+
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"inferencecache.io/inferencecache/api/v1alpha1"
+)
+
+// TestControllerKilledAtEachWriteConverges kills a controller at its first
+// write, then at its second, and so on, before the write arrives and after,
+// while it builds what CacheBackends ask for and while it takes it down. Its
+// successor must end where one that lives ends.
+func TestControllerKilledAtEachWriteConverges(t *testing.T) {
+	it.Node(t, "node", 16)
+	w := webhooksOnly(t)
+	want, writes := w.round(t, 0, false, nil)
+	if writes < 10 || len(want) < 8 {
+		t.Fatalf("only %d writes to %q", writes, want)
+	}
+	t.Logf("%d writes, to %q", writes, want)
+	deaths := 0
+	for _, before := range []bool{true, false} {
+		for at := 1; at <= writes; at++ {
+			if _, n := w.round(t, at, before, want); n > 0 {
+				deaths++
+			}
+		}
+	}
+	// Events are put together, so that a round may have a write less.
+	if t.Logf("%d deaths", deaths); deaths < writes {
+		t.Errorf("%d deaths in %d rounds", deaths, 2*writes)
+	}
+}
+
+// workshop is an installation of which only the webhooks work.
+type workshop struct {
+	pod corev1.Pod // the controller's, whose arguments those have that come and go
+}
+
+// webhooksOnly installs everything and runs one controller that cannot lead.
+func webhooksOnly(t *testing.T) *workshop {
+	t.Helper()
+	manifest, err := Manifest(home, DefaultImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = it.Kubectl(t, manifest, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-")
+	})
+	if _, err := it.Kubectl(t, strings.ReplaceAll(manifest, "replicas: 2", "replicas: 1"), "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.NowMicro()
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "inference-cache-controller-leader-lock"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("nobody"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
+	}
+	if err := it.Client.Create(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	pod := podsOf(t, home, "controller", 1)[0]
+	p := start(t, "webhooks", contain(t, &pod, "controller", "--kubeconfig="+it.KubeconfigOf(t, home, controllerAccount))...)
+	p.becomesReady(t, "http://"+pod.Status.PodIP+":9090/readyz")
+	pod.Status.PodIP = "198.18.255.1" // for those that no Service leads to
+	return &workshop{pod}
+}
+
+// round lets a controller build and take down what a namespace asks for. It is
+// killed at a write, and another goes on. Returns what there was in between,
+// and how many writes there were, or 0 if none was lethal.
+func (w *workshop) round(t *testing.T, at int, before bool, want []string) ([]string, int) {
+	t.Helper()
+	ns := it.Namespace(t)
+	wit := newWitness(t, controllerAccount)
+	run := func(name, kubeconfig string) *process {
+		return start(t, name, contain(t, &w.pod, "controller", "--leader-elect=false", "--kubeconfig="+kubeconfig)...)
+	}
+	alive := run(fmt.Sprintf("controller killed at write %d", at), wit.kubeconfig)
+	victim := alive
+	wit.arm(at, before, victim.kill)
+	next := func() { // another takes over from a dead one
+		select {
+		case <-victim.done:
+			if alive == victim {
+				alive = run("its successor", it.KubeconfigOf(t, home, controllerAccount))
+			}
+		default:
+		}
+	}
+	when := fmt.Sprintf("killed at write %d, arrived %t", at, !before)
+	backends := w.create(t, ns)
+	var got []string
+	if want == nil {
+		got = settle(t, ns)
+	} else {
+		until(t, when+": the same end", next, func() error {
+			if got = state(t, ns); !slices.Equal(got, want) {
+				return fmt.Errorf("%s", gocmp.Diff(want, got))
+			}
+			return nil
+		})
+	}
+	w.takeDown(t, ns, backends)
+	until(t, when+": an empty namespace", next, func() error {
+		if left := it.Objects(t, ns); len(left) > 0 {
+			return fmt.Errorf("left: %q", left)
+		}
+		return nil
+	})
+	writes := len(wit.wrote())
+	if want != nil && alive == victim {
+		writes = 0
+	}
+	alive.kill()
+	return got, writes
+}
+
+// create makes what a round is about.
+func (w *workshop) create(t *testing.T, ns string) []string {
+	t.Helper()
+	var all strings.Builder
+	for file, name := range map[string]string{"redis-managed": "remote", "nodelocal": "local"} {
+		text, err := os.ReadFile("samples/" + file + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&all, "%s\n---\n", strings.ReplaceAll(string(text), "llama", name))
+	}
+	all.WriteString(`{apiVersion: inferencecache.io/v1alpha1, kind: CachePolicy, metadata: {name: p}, spec: {}}
+---
+{apiVersion: inferencecache.io/v1alpha1, kind: CacheTenant, metadata: {name: t}, spec: {}}
+`)
+	if _, err := it.Kubectl(t, all.String(), "apply", "-n", ns, "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	engine := `{apiVersion: v1, kind: Pod, metadata: {name: engine, labels: {inferencecache.io/cache-domain: local}},
+spec: {containers: [{name: vllm, image: vllm, args: [--model, m], resources: {limits: {nvidia.com/gpu: "1"}}}]}}`
+	if _, err := it.Kubectl(t, engine, "apply", "-n", ns, "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"remote", "local"}
+}
+
+func (w *workshop) takeDown(t *testing.T, ns string, backends []string) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"pod", "engine"},
+		append([]string{"cachebackends.inferencecache.io"}, backends...),
+		{"cachepolicies.inferencecache.io", "p"},
+		{"cachetenants.inferencecache.io", "t"},
+	} {
+		if _, err := it.Kubectl(t, "", append([]string{"delete", "--wait=false", "-n", ns}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// until polls check, and does next in between.
+func until(t *testing.T, what string, next func(), check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		next()
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// settle returns the state that stays.
+func settle(t *testing.T, ns string) (same []string) {
+	t.Helper()
+	since := time.Now()
+	until(t, "a state that stays", func() {}, func() error {
+		now := state(t, ns)
+		if len(now) < 8 || !slices.Equal(now, same) {
+			same, since = now, time.Now()
+		}
+		if time.Since(since) < 5*time.Second {
+			return fmt.Errorf("changed %s ago: %q", time.Since(since), same)
+		}
+		return nil
+	})
+	return same
+}
+
+var random = regexp.MustCompile(`-[a-z0-9]+(-[a-z0-9]{5})?$`)
+
+// state is what there is in a namespace, with what conditions say.
+func state(t *testing.T, ns string) (all []string) {
+	t.Helper()
+	for _, name := range it.Objects(t, ns) {
+		if kind, _, _ := strings.Cut(name, "/"); slices.Contains([]string{"Pod", "ReplicaSet", "EndpointSlice", "PodMetrics"}, kind) {
+			name = random.ReplaceAllString(name, "")
+		}
+		all = append(all, name)
+	}
+	note := func(name string, conditions []metav1.Condition) {
+		for _, c := range conditions {
+			all = append(all, fmt.Sprintf("%s %s=%s/%s", name, c.Type, c.Status, c.Reason))
+		}
+	}
+	ctx := context.WithoutCancel(t.Context())
+	var backends v1alpha1.CacheBackendList
+	var policies v1alpha1.CachePolicyList
+	var tenants v1alpha1.CacheTenantList
+	for _, list := range []client.ObjectList{&backends, &policies, &tenants} {
+		if err := it.Client.List(ctx, list, client.InNamespace(ns)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range backends.Items {
+		note(backends.Items[i].Name, backends.Items[i].Status.Conditions)
+	}
+	for i := range policies.Items {
+		note(policies.Items[i].Name, policies.Items[i].Status.Conditions)
+	}
+	for i := range tenants.Items {
+		note(tenants.Items[i].Name, tenants.Items[i].Status.Conditions)
+	}
+	slices.SortFunc(all, cmp.Compare)
+	return all
+}

@@ -1,0 +1,389 @@
+//go:build cluster
+
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"inferencecache.io/inferencecache/api/v1alpha1"
+	"inferencecache.io/inferencecache/internal/cluster"
+)
+
+var it = cluster.New(cluster.Options{Scheme: kinds()})
+
+func kinds() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			panic(err)
+		}
+	}
+	return s
+}
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "inferencecache-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = buildProgram(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		os.Exit(1)
+	}
+	code := it.Main(context.Background(), m)
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// home is not the namespace that the manifest has by itself.
+const home = "caches-live-here"
+
+const (
+	controllerAccount = "inference-cache-controller-manager"
+	serverAccount     = "inference-cache-server"
+)
+
+// installed is the program's own manifest in the cluster, and its pods as
+// processes on this machine.
+type installed struct {
+	manifest    string
+	servers     []string // addresses of their pods
+	controllers []*process
+}
+
+// install does what `inferencecache manifests | kubectl apply -f -` does, and
+// what kubelets would.
+func install(t *testing.T) *installed {
+	t.Helper()
+	manifest, err := exec.CommandContext(t.Context(), program, "manifests", "--namespace="+home).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &installed{manifest: string(manifest)}
+	t.Cleanup(func() { // what the test did not get to
+		_, _ = it.Kubectl(t, in.manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
+	})
+	if _, err := it.Kubectl(t, in.manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := it.KubeconfigOf(t, home, serverAccount)
+	for _, pod := range podsOf(t, home, "server", 2) {
+		p := start(t, pod.Name, contain(t, &pod, "server", "--kubeconfig="+kubeconfig)...)
+		p.becomesReady(t, "http://"+pod.Status.PodIP+":9090/readyz")
+		in.servers = append(in.servers, pod.Status.PodIP)
+	}
+	kubeconfig = it.KubeconfigOf(t, home, controllerAccount)
+	for _, pod := range podsOf(t, home, "controller", 2) {
+		p := start(t, pod.Name, contain(t, &pod, "controller", "--kubeconfig="+kubeconfig)...)
+		p.becomesReady(t, "http://"+pod.Status.PodIP+":9090/readyz")
+		in.controllers = append(in.controllers, p)
+	}
+	return in
+}
+
+// podsOf waits for so many running pods of a component.
+func podsOf(t *testing.T, namespace, component string, want int) []corev1.Pod {
+	t.Helper()
+	return pods(t, namespace, client.MatchingLabels{"app.kubernetes.io/component": component}, want)
+}
+
+func pods(t *testing.T, namespace string, labels client.MatchingLabels, want int) (running []corev1.Pod) {
+	t.Helper()
+	it.Eventually(t, fmt.Sprintf("%d pods %v", want, labels), func(ctx context.Context) error {
+		var list corev1.PodList
+		if err := it.Client.List(ctx, &list, client.InNamespace(namespace), labels); err != nil {
+			return err
+		}
+		running = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.Status.PodIP == "" || !p.DeletionTimestamp.IsZero() })
+		if len(running) != want {
+			return fmt.Errorf("%d of %d run", len(running), len(list.Items))
+		}
+		return nil
+	})
+	return running
+}
+
+// TestInstallServesAndGoes lives through an installation: it is applied, a
+// quickstart becomes ready by engines that say what they hold, policies reach
+// every server, others are kept out, the leader dies, and everything is
+// deleted.
+func TestInstallServesAndGoes(t *testing.T) {
+	it.Node(t, "node", 16)
+	in := install(t)
+	ns := it.Namespace(t)
+	quickstart, err := os.ReadFile("samples/quickstart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := it.Kubectl(t, string(quickstart), "apply", "--validate=strict", "-n", ns, "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	engines := in.runEngines(t, ns, 2)
+	t.Run("a wrong token is refused", in.tokensAreChecked)
+	t.Run("the quickstart becomes ready", func(t *testing.T) { becomesReady(t, ns, "llama") })
+	t.Run("every server hints the engine that holds a prompt", func(t *testing.T) { in.hints(t, ns, engines) })
+	t.Run("status shows what servers hold", func(t *testing.T) { statusShows(t, ns, "llama") })
+	t.Run("a policy reaches every server", func(t *testing.T) { in.policyArrives(t, ns, "first") })
+	t.Run("another takes over from a leader that dies", func(t *testing.T) { in.leaderDies(t, ns) })
+	t.Run("delete leaves nothing", func(t *testing.T) { in.deleteLeavesNothing(t, ns, string(quickstart)) })
+}
+
+// runEngines runs simulated engines, and the subscribers that were injected
+// beside them, in pods of a namespace.
+func (in *installed) runEngines(t *testing.T, ns string, want int) []corev1.Pod {
+	t.Helper()
+	engines := pods(t, ns, client.MatchingLabels{v1alpha1.LabelCacheDomain: "llama"}, want)
+	for _, pod := range engines {
+		ip := pod.Status.PodIP
+		sim := start(t, "sim "+pod.Name, "sim", "--name="+pod.Name, "--model=meta-llama/Llama-3.1-8B-Instruct",
+			"--listen="+ip+":8000", "--events=tcp://"+ip+":5557", "--replay=tcp://"+ip+":5558", "--prefill-rate=100000", "--decode-rate=10000")
+		sim.becomesReady(t, "http://"+ip+":8000/health")
+		args := contain(t, &pod, v1alpha1.ContainerSubscriber, "--listen=:9090")
+		// There is no DNS here, so the name of all servers is their addresses.
+		at := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--server=dns://") })
+		if at < 0 {
+			t.Fatalf("the subscriber does not report to all servers: %q", args)
+		}
+		args = slices.Delete(args, at, at+1)
+		for _, server := range in.servers {
+			args = append(args, "--server=http://"+server+":9090")
+		}
+		start(t, "subscriber of "+pod.Name, args...)
+	}
+	return engines
+}
+
+// tokensAreChecked asks a server's control port with each token that is not
+// made for it.
+func (in *installed) tokensAreChecked(t *testing.T) {
+	const snapshot, policy = "inferencecache.io/controller", "inferencecache.io/policy"
+	for _, server := range in.servers {
+		for name, c := range map[string]struct {
+			token string
+			want  int
+		}{
+			"none":                 {"", http.StatusUnauthorized},
+			"another audience":     {it.Token(t, home, controllerAccount, policy), http.StatusUnauthorized},
+			"the API server's":     {it.Token(t, home, controllerAccount, ""), http.StatusUnauthorized},
+			"another account's":    {it.Token(t, home, serverAccount, snapshot), http.StatusForbidden},
+			"another namespace's":  {it.Token(t, "default", "default", snapshot), http.StatusForbidden},
+			"the controller's own": {it.Token(t, home, controllerAccount, snapshot), http.StatusOK},
+		} {
+			if status, body, err := fetch(t, "http://"+server+":8081/snapshot", c.token); err != nil || status != c.want {
+				t.Errorf("token: %s: status %d, error %v, want %d: %.200s", name, status, err, c.want, body)
+			}
+		}
+	}
+}
+
+// becomesReady waits for a backend, longer than the loops over servers take.
+func becomesReady(t *testing.T, ns, name string) {
+	t.Helper()
+	var b v1alpha1.CacheBackend
+	waitLong(t, "Ready=True of "+name, func(ctx context.Context) error {
+		if err := it.Client.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &b); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
+			return fmt.Errorf("conditions %s", show(b.Status.Conditions))
+		}
+		return nil
+	})
+}
+
+// waitLong waits for what takes rounds of the loops over servers.
+func waitLong(t *testing.T, what string, check func(context.Context) error) {
+	t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		err := check(t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("wait for %s: %v", what, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func show(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// ask runs `inferencecache lookup` against one server.
+func ask(t *testing.T, server, tenant, prompt string) (answer struct {
+	ReasonCode    string
+	ReplicaScores []struct{ ReplicaID string }
+}) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, "lookup", "--server=http://"+server+":9090", "--tenant="+tenant,
+		"--model=meta-llama/Llama-3.1-8B-Instruct", "--text="+prompt, "-o", "json").CombinedOutput()
+	if err != nil {
+		t.Fatalf("lookup: %v: %s", err, out)
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		t.Fatalf("lookup printed %s: %v", out, err)
+	}
+	return answer
+}
+
+func (in *installed) hints(t *testing.T, ns string, engines []corev1.Pod) {
+	for i, engine := range engines {
+		prompt := strings.Repeat(fmt.Sprintf("Prompt %d is long enough to be worth a hint. ", i), 8)
+		body := fmt.Sprintf(`{"model": "meta-llama/Llama-3.1-8B-Instruct", "prompt": %q, "max_tokens": 1}`, prompt)
+		response, err := http.Post("http://"+engine.Status.PodIP+":8000/v1/completions", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		for _, server := range in.servers {
+			it.Eventually(t, "a hint of "+engine.Name, func(context.Context) error {
+				if a := ask(t, server, ns, prompt); a.ReasonCode != "PREFIX_MATCH" || a.ReplicaScores[0].ReplicaID != engine.Name {
+					return fmt.Errorf("answer %+v", a)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func statusShows(t *testing.T, ns, name string) {
+	waitLong(t, "what servers hold in status", func(ctx context.Context) error {
+		var b v1alpha1.CacheBackend
+		if err := it.Client.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &b); err != nil {
+			return err
+		}
+		if p := b.Status.IndexParticipation; p == nil || p.PrefixCount == 0 || p.LastEventAt == nil {
+			return fmt.Errorf("indexParticipation %s", show(p))
+		}
+		if n := b.Status.MatchedEnginePods; n == nil || *n != 2 {
+			return fmt.Errorf("matchedEnginePods %s", show(n))
+		}
+		var index v1alpha1.CacheIndex
+		if err := it.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.CacheIndexName}, &index); err != nil {
+			return err
+		}
+		if index.Status.Prefixes == nil || index.Status.Prefixes.Summary.Total == 0 {
+			return fmt.Errorf("CacheIndex %s", show(index.Status))
+		}
+		return nil
+	})
+}
+
+// policyArrives applies a policy and waits until both servers said that they
+// serve by it.
+func (in *installed) policyArrives(t *testing.T, ns, name string) {
+	t.Helper()
+	policy := &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: v1alpha1.CachePolicySpec{MinimumMatchedTokens: new(int32(32))}}
+	if err := it.Client.Create(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	waitLong(t, "the policy to be programmed", func(ctx context.Context) error {
+		if err := it.Client.Get(ctx, client.ObjectKeyFromObject(policy), policy); err != nil {
+			return err
+		}
+		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
+		if programmed == nil || programmed.Status != metav1.ConditionTrue || programmed.ObservedGeneration != policy.Generation || !strings.Contains(programmed.Message, "2") {
+			return fmt.Errorf("conditions %s", show(policy.Status.Conditions))
+		}
+		return nil
+	})
+	for _, server := range in.servers {
+		_, page, err := fetch(t, "http://"+server+":9090/metrics", "")
+		if err != nil || !strings.Contains(page, "\ninferencecache_policy_version 8\n") {
+			t.Errorf("server %s has no policies (%v)", server, err)
+		}
+	}
+}
+
+// leaderDies kills the leader, which then cannot give up its lease.
+func (in *installed) leaderDies(t *testing.T, ns string) {
+	if err := it.Client.DeleteAllOf(t.Context(), &v1alpha1.CachePolicy{}, client.InNamespace(ns)); err != nil {
+		t.Fatal(err)
+	}
+	leads := func(p *process) bool { return strings.Contains(p.printed(), "successfully acquired lease") }
+	at := slices.IndexFunc(in.controllers, leads)
+	if at < 0 {
+		t.Fatal("nobody leads")
+	}
+	in.controllers[at].kill()
+	in.controllers = slices.Delete(in.controllers, at, at+1)
+	in.policyArrives(t, ns, "second")
+	if !leads(in.controllers[0]) {
+		t.Error("nobody took over")
+	}
+}
+
+// deleteLeavesNothing deletes the quickstart and then the installation, which
+// a policy and a tenant are still in.
+func (in *installed) deleteLeavesNothing(t *testing.T, ns, quickstart string) {
+	if _, err := it.Kubectl(t, quickstart, "delete", "--wait", "--timeout=60s", "-n", ns, "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := it.Kubectl(t, in.manifest, "delete", "--wait", "--timeout=60s", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftBehind(t); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	it.Eventually(t, "an empty namespace", func(context.Context) error {
+		if left := it.Objects(t, ns); len(left) > 0 {
+			return fmt.Errorf("left: %v", left)
+		}
+		return nil
+	})
+}
+
+// leftBehind is what an installation leaves outside namespaces.
+func leftBehind(t *testing.T) (left []string) {
+	t.Helper()
+	for _, list := range []client.ObjectList{
+		&admissionv1.MutatingWebhookConfigurationList{}, &admissionv1.ValidatingWebhookConfigurationList{},
+		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &corev1.NamespaceList{},
+	} {
+		if err := it.Client.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		objects, err := meta.ExtractList(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			if name := o.(client.Object).GetName(); strings.Contains(name, "inference-cache") || strings.Contains(name, "inferencecache") || name == home {
+				left = append(left, fmt.Sprintf("%T %s", o, name))
+			}
+		}
+	}
+	crds, err := it.Kubectl(t, "", "get", "customresourcedefinitions", "-o", "name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(crds, "inferencecache.io") {
+		left = append(left, crds)
+	}
+	return left
+}

@@ -1,0 +1,221 @@
+//go:build cluster
+
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"inferencecache.io/inferencecache/api/v1alpha1"
+)
+
+const (
+	scaleBackends = 20
+	scalePods     = 50 // of each
+	maxResident   = 128 << 20
+	maxReconcile  = 0.1 // seconds, of 99 in 100
+)
+
+// TestThousandEnginesAreQuietAndCheap has a controller watch a thousand engines
+// that report all the time, and counts what it writes when nothing happens, for
+// INFERENCECACHE_QUIET (1m).
+func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
+	quiet := time.Minute
+	if text := os.Getenv("INFERENCECACHE_QUIET"); text != "" {
+		var err error
+		if quiet, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, node := range []string{"a", "b"} {
+		it.Node(t, "node-"+node, 0)
+	}
+	in := install(t)
+	for _, c := range in.controllers {
+		c.stop()
+	}
+	wit := newWitness(t, controllerAccount)
+	pods := podsOf(t, home, "controller", 2)
+	controller := start(t, "controller", contain(t, &pods[0], "controller", "--kubeconfig="+wit.kubeconfig)...)
+	page := "http://" + pods[0].Status.PodIP + ":9090"
+	controller.becomesReady(t, page+"/readyz")
+	// The API server asks the other pod too.
+	other := start(t, "second controller", contain(t, &pods[1], "controller", "--kubeconfig="+it.KubeconfigOf(t, home, controllerAccount))...)
+	other.becomesReady(t, "http://"+pods[1].Status.PodIP+":9090/readyz")
+
+	ns := it.Namespace(t)
+	var objects strings.Builder
+	for i := range scaleBackends {
+		fmt.Fprintf(&objects, `
+{apiVersion: inferencecache.io/v1alpha1, kind: CacheBackend, metadata: {name: b%d}, spec: {runtime: VLLM, cacheDomain: b%d, lmCache: {podLocal: {server: {l1Capacity: 8Gi}}}}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: e%d}, spec: {replicas: %d, selector: {matchLabels: {app: e%d}}, template: {metadata: {labels: {app: e%d, inferencecache.io/cache-domain: b%d}},
+  spec: {containers: [{name: vllm, image: vllm, args: [--model, m]}]}}}}
+---`, i, i, i, scalePods, i, i, i)
+	}
+	if _, err := it.Kubectl(t, objects.String(), "apply", "-n", ns, "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	var all corev1.PodList
+	waitLong(t, "a thousand engines", func(ctx context.Context) error {
+		if err := it.Client.List(ctx, &all, client.InNamespace(ns)); err != nil {
+			return err
+		}
+		running := 0
+		for i := range all.Items {
+			if all.Items[i].Status.PodIP != "" && all.Items[i].Annotations[v1alpha1.AnnotationInjectedBy] != "" {
+				running++
+			}
+		}
+		if running != scaleBackends*scalePods {
+			return fmt.Errorf("%d are wired and run", running)
+		}
+		return nil
+	})
+	in.report(t, all.Items)
+	waitLong(t, "every backend to be ready", func(ctx context.Context) error {
+		var list v1alpha1.CacheBackendList
+		if err := it.Client.List(ctx, &list, client.InNamespace(ns)); err != nil {
+			return err
+		}
+		for _, b := range list.Items {
+			if !meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
+				return fmt.Errorf("%s: %s", b.Name, show(b.Status.Conditions))
+			}
+		}
+		return nil
+	})
+	// One more round of every loop, so that nothing is left of the beginning.
+	time.Sleep(35 * time.Second)
+	wit.wrote()
+	time.Sleep(quiet)
+	writes := slices.DeleteFunc(wit.wrote(), func(w string) bool { return strings.Contains(w, "tokenreviews") })
+	if len(writes) > 0 {
+		t.Errorf("wrote in %s of quiet: %q", quiet, writes)
+	}
+	resident := peak(t, controller)
+	_, text, err := fetch(t, page+"/metrics", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	share, n := below(t, text, maxReconcile)
+	t.Logf("%d engines: peak of %.1f MiB resident, %d reconciles, %.2f %% of them within %v s, %d writes in %s of quiet",
+		len(all.Items), float64(resident)/(1<<20), n, 100*share, maxReconcile, len(writes), quiet)
+	if resident > maxResident {
+		t.Errorf("%d bytes resident, want at most %d", resident, maxResident)
+	}
+	if share < 0.99 {
+		t.Errorf("%.2f %% of reconciles within %v s, want 99", 100*share, maxReconcile)
+	}
+}
+
+// report is what the subscribers of engines tell every server until the test
+// ends: something that is held, then heartbeats.
+func (in *installed) report(t *testing.T, engines []corev1.Pod) {
+	t.Helper()
+	const beat = 20 * time.Second
+	tell := func(ctx context.Context, server string, pod *corev1.Pod, first bool) error {
+		update := map[string]any{
+			"replicaId": pod.Name, "tenantId": pod.Namespace, "modelId": "m", "hashScheme": "vllm",
+			"heartbeatMs": beat.Milliseconds(), "streamState": "STREAM_LIVE",
+		}
+		if first {
+			update["prefixes"] = []any{map[string]any{"prefixHash": "AAAAAAAAAAE=", "tokenCount": 16}}
+		}
+		body, err := json.Marshal(update)
+		if err != nil {
+			return err
+		}
+		frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+server+":9090/inferencecache.v1alpha1.InferenceCache/ReportCacheState", bytes.NewReader(frame))
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Content-Type", "application/connect+json")
+		request.Header.Set("Connect-Protocol-Version", "1")
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		answer, err := io.ReadAll(response.Body)
+		if err == nil && !bytes.Contains(bytes.ReplaceAll(answer, []byte(" "), nil), []byte(`"accepted":true`)) {
+			err = fmt.Errorf("answer %s", answer)
+		}
+		return err
+	}
+	var reporters sync.WaitGroup
+	t.Cleanup(reporters.Wait)
+	for _, server := range in.servers {
+		for i := range engines {
+			if err := tell(t.Context(), server, &engines[i], true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reporters.Go(func() { // ends with the test
+			for t.Context().Err() == nil {
+				for i := range engines {
+					if err := tell(t.Context(), server, &engines[i], false); err != nil && t.Context().Err() == nil {
+						t.Errorf("report to %s: %v", server, err)
+						return
+					}
+					time.Sleep(beat / 2 / time.Duration(len(engines)))
+				}
+			}
+		})
+	}
+}
+
+// peak is the most memory that was resident, in bytes.
+func peak(t *testing.T, p *process) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("no VmHWM in %s", text)
+	}
+	kb, err := strconv.ParseInt(string(found[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kb << 10
+}
+
+// below is the share of reconciles of CacheBackends that took at most so many
+// seconds, and how many there were.
+func below(t *testing.T, page string, seconds float64) (share float64, n int) {
+	t.Helper()
+	value := func(le string) float64 {
+		found := regexp.MustCompile(`controller_runtime_reconcile_time_seconds_bucket\{controller="backends",le="` + regexp.QuoteMeta(le) + `"\} (\S+)`).FindStringSubmatch(page)
+		if found == nil {
+			t.Fatalf("no bucket %s of reconcile times", le)
+		}
+		v, err := strconv.ParseFloat(found[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	all := value("+Inf")
+	return value(strconv.FormatFloat(seconds, 'g', -1, 64)) / all, int(all)
+}
