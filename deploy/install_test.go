@@ -70,9 +70,9 @@ type installed struct {
 	controllers []*process
 }
 
-// install does what `inferencecache manifests | kubectl apply -f -` does, and
+// apply does what `inferencecache manifests | kubectl apply -f -` does, and
 // what kubelets would.
-func install(t *testing.T) *installed {
+func apply(t *testing.T) *installed {
 	t.Helper()
 	manifest, err := exec.CommandContext(t.Context(), program, "manifests", "--namespace="+home).Output()
 	if err != nil {
@@ -128,7 +128,7 @@ func pods(t *testing.T, namespace string, labels client.MatchingLabels, want int
 // deleted.
 func TestInstallServesAndGoes(t *testing.T) {
 	it.Node(t, "node", 16)
-	in := install(t)
+	in := apply(t)
 	ns := it.Namespace(t)
 	quickstart, err := os.ReadFile("samples/quickstart.yaml")
 	if err != nil {

@@ -47,7 +47,7 @@ func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
 	for _, node := range []string{"a", "b"} {
 		it.Node(t, "node-"+node, 0)
 	}
-	in := install(t)
+	in := apply(t)
 	for _, c := range in.controllers {
 		c.stop()
 	}
