@@ -59,8 +59,9 @@ fuzz: ## fuzz every target for FUZZTIME (30s)
 # they require. Go keeps the linked tool in its cache: 1 s once it is there.
 CONTROLLER_GEN := $(GO) tool -modfile=deploy/tools/go.mod controller-gen
 
-generate: ## generate code from the .proto files; deepcopy and CRDs from api/
+generate: ## generate code from the .proto files; deepcopy and CRDs from api/; the dashboard
 	cd proto && $(GO) run -tags generate generate.go
+	cd deploy/dashboards && $(GO) run -tags generate generate.go
 	$(CONTROLLER_GEN) object crd paths=./api/... output:crd:dir=deploy/crds
 
 check: ## what CI wants besides tests: formatting, vet, tidy modules, generated code
@@ -70,5 +71,5 @@ check: ## what CI wants besides tests: formatting, vet, tidy modules, generated 
 	cd deploy/tools && $(GO) vet ./... && $(GO) mod tidy -diff
 	cd deploy/image && $(GO) vet ./... && $(GO) mod tidy -diff
 	$(MAKE) -s generate
-	@git diff --exit-code -- proto api deploy/crds && test -z "$$(git ls-files --others --exclude-standard -- proto api deploy/crds)" || \
+	@git diff --exit-code -- proto api deploy/crds deploy/dashboards && test -z "$$(git ls-files --others --exclude-standard -- proto api deploy/crds deploy/dashboards)" || \
 		{ echo "generated code differs from its source: commit the result of make generate"; exit 1; }

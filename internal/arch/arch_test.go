@@ -96,6 +96,8 @@ var plan = map[string]room{
 	contract:          {words, nil, []string{protobuf}},
 	rpc:               {words, []string{contract}, []string{connectLib}},
 	"proto":           {words, nil, []string{protobuf, "github.com/bufbuild/protocompile"}}, // build tag generate
+
+	"deploy/dashboards": {words, nil, []string{"sigs.k8s.io/yaml"}}, // build tag generate
 }
 
 // testLibraries are allowed in any test.
@@ -103,7 +105,7 @@ var testLibraries = []string{"github.com/google/go-cmp", "go.uber.org/goleak"}
 
 // apart are commands that are no part of the product, as generators and
 // examples: they may exit and print.
-var apart = []string{"proto", "docs/examples/gateway"}
+var apart = []string{"proto", "deploy/dashboards", "docs/examples/gateway"}
 
 type file struct {
 	name string // below the root, with slashes
