@@ -11,7 +11,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
 # Packages that start goroutines: tested under the race detector. The others
 # hold pure functions, where it finds nothing.
-RACE := ./bench/... ./bridge/... ./index/... ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
+RACE := ./bench/... ./bridge/... ./index/... ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/tracing/... ./internal/engine/sim/...
 # The race detector needs a C compiler; without one the tests run without it.
 # One package at a time: several of these wait for processes that share the cores.
 WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race -p 1 || echo $(GO) test -p 1)

@@ -42,6 +42,7 @@ const (
 	pflagLib   = "github.com/spf13/pflag"
 	xxh3       = "github.com/zeebo/xxh3"
 	zmq4       = "github.com/go-zeromq/zmq4"
+	otelLib    = "go.opentelemetry.io/otel"
 	syncLib    = "golang.org/x/sync"
 	contract   = "proto/inferencecache/v1alpha1"
 	rpc        = contract + "/inferencecachev1alpha1connect"
@@ -53,12 +54,12 @@ var plan = map[string]room{
 
 	"roles": {roles,
 		[]string{"bench", "bridge", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
-			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", contract, rpc, "roles/doctor", "roles/replay", "roles/server", "subscriber"},
-		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
+			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/memhttp", "internal/obs", "internal/trace", "internal/tracing", contract, rpc, "roles/doctor", "roles/replay", "roles/server", "subscriber"},
+		[]string{connectLib, metricsLib, otelLib, protobuf, pflagLib, syncLib, "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml"}},
 
 	"roles/server": {stations,
 		[]string{"index", "internal/fingerprint", "internal/journal", "internal/kv", "internal/obs", "internal/policy", "internal/rank", "internal/status", contract, rpc},
-		[]string{connectLib, "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", metricsLib, pflagLib}},
+		[]string{connectLib, "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", metricsLib, otelLib, pflagLib}},
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
@@ -86,6 +87,7 @@ var plan = map[string]room{
 	"internal/memhttp":          {tools, nil, nil},
 	"internal/obs":              {tools, nil, []string{metricsLib}},
 	"internal/rank":             {tools, []string{"internal/kv"}, nil},
+	"internal/tracing":          {tools, nil, []string{metricsLib, otelLib, pflagLib, protobuf, "go.opentelemetry.io/proto/slim/otlp"}},
 	"internal/trace":            {tools, []string{"internal/kv"}, nil},
 
 	"api/v1alpha1":    {words, nil, []string{"k8s.io/api", "k8s.io/apimachinery"}},
@@ -242,6 +244,8 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 				allowed = f.pkg == "subscriber" || f.pkg == "internal/engine/sim"
 			case strings.Contains(imported, "msgpack"):
 				allowed = owns("internal/engine", f.pkg)
+			case owns(otelLib+"/sdk", imported), owns("go.opentelemetry.io/proto", imported):
+				allowed = f.pkg == "internal/tracing"
 			case owns(xxh3, imported):
 				allowed = f.pkg == "internal/fingerprint" || f.pkg == "index"
 			}
