@@ -11,7 +11,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
 # Packages that start goroutines: tested under the race detector. The others
 # hold pure functions, where it finds nothing.
-RACE := ./bench/... ./webhook/certs/... ./bridge/... ./index/... ./reconcile ./reconcile/manifests ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/engine/sim/...
+RACE := ./bench/... ./webhook/certs/... ./bridge/... ./index/... ./reconcile ./reconcile/manifests ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/tracing/... ./internal/engine/sim/...
 # The race detector needs a C compiler; without one the tests run without it.
 # One package at a time: several of these wait for processes that share the cores.
 WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race -p 1 || echo $(GO) test -p 1)
@@ -76,8 +76,9 @@ fuzz: ## fuzz every target for FUZZTIME (30s)
 # they require. Go keeps the linked tool in its cache: 1 s once it is there.
 CONTROLLER_GEN := $(GO) tool -modfile=deploy/tools/go.mod controller-gen
 
-generate: ## generate code from the .proto files; deepcopy and CRDs from api/; roles from the code that needs them; the manifest from the chart
+generate: ## generate code from the .proto files; deepcopy and CRDs from api/; roles from the code that needs them; the manifest from the chart; the dashboard
 	cd proto && $(GO) run -tags generate generate.go
+	cd deploy/dashboards && $(GO) run -tags generate generate.go
 	$(CONTROLLER_GEN) object crd paths=./api/... output:crd:dir=deploy/crds
 	$(CONTROLLER_GEN) rbac:roleName=inference-cache-controller paths=./webhook/... paths=./reconcile/... paths=./bridge paths=./roles output:rbac:dir=deploy/chart/rbac
 	cd deploy/tools && $(GO) run ./chart

@@ -7,10 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/VictoriaMetrics/metrics"
+	"go.opentelemetry.io/otel/attribute"
 
 	"inferencecache.io/inferencecache/bridge"
 	"inferencecache.io/inferencecache/internal/auth"
@@ -18,6 +20,7 @@ import (
 	"inferencecache.io/inferencecache/internal/journal"
 	"inferencecache.io/inferencecache/internal/life"
 	"inferencecache.io/inferencecache/internal/obs"
+	"inferencecache.io/inferencecache/internal/tracing"
 	"inferencecache.io/inferencecache/roles/server"
 	"inferencecache.io/inferencecache/subscriber"
 )
@@ -94,6 +97,9 @@ func (p *process) addServer(ctx context.Context) (*server.Server, error) {
 	if err := p.addJournal(s); err != nil {
 		return nil, err
 	}
+	if err := p.addTracing(s); err != nil {
+		return nil, usage(err)
+	}
 	s.Mount(p.mux)
 	var tlsConfig, controlTLS *tls.Config
 	if p.server.TLSCertFile != "" {
@@ -148,6 +154,22 @@ func (p *process) addJournal(s *server.Server) error {
 	}
 	s.Keep(j)
 	p.add(life.State, "journal", j.Run)
+	return nil
+}
+
+// addTracing lets the server trace lookups if somebody collects spans.
+func (p *process) addTracing(s *server.Server) error {
+	url, err := p.tracing.URL(os.Getenv)
+	if err != nil || url == "" {
+		return err
+	}
+	about := []attribute.KeyValue{attribute.String("service.name", "inferencecache"), attribute.String("service.version", Version)}
+	if host, err := os.Hostname(); err == nil {
+		about = append(about, attribute.String("service.instance.id", host))
+	}
+	e := tracing.New(url, p.tracing.Sample, about, p.log, p.set)
+	s.Trace(e.Tracer())
+	p.add(life.Obs, "spans", e.Run) // ends after the last lookup
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"inferencecache.io/inferencecache/internal/obs"
+	"inferencecache.io/inferencecache/internal/tracing"
 	"inferencecache.io/inferencecache/roles/server"
 	"inferencecache.io/inferencecache/subscriber"
 )
@@ -38,6 +39,7 @@ type settings struct {
 	drainDelay    time.Duration
 	logs          logConfig
 	server        server.Config
+	tracing       tracing.Config
 	subscriber    subscriber.Config
 	sims          int
 	simListen     string
@@ -74,6 +76,7 @@ func bindRun(fs *pflag.FlagSet) *settings {
 	fs.DurationVar(&s.drainDelay, "drain-delay", 0, "how long to go on serving, as not ready, after being told to stop")
 	s.logs.flags(fs)
 	s.server.Flags(fs)
+	s.tracing.Flags(fs)
 	s.subscriber.Flags(fs)
 	fs.IntVar(&s.sims, "sim", 3, "with --role=all and no --engine: simulated engines to run (0: none)")
 	fs.StringVar(&s.simListen, "sim-listen", "127.0.0.1:8101", "HTTP address of the first simulated engine; the others take the ports after it")
@@ -160,11 +163,11 @@ func (s *settings) complete() error {
 	case roleController:
 		errs = append(errs, s.controller.validate())
 	case roleServer:
-		errs = append(errs, s.server.Validate(), s.server.ValidateAuth())
+		errs = append(errs, s.server.Validate(), s.tracing.Validate(), s.server.ValidateAuth())
 	case roleSubscriber:
 		errs = append(errs, s.subscriber.Validate())
 	case roleAll:
-		errs = append(errs, s.server.Validate(), s.completeAll())
+		errs = append(errs, s.server.Validate(), s.tracing.Validate(), s.completeAll())
 		if s.controller.kubeconfig != "" {
 			errs = append(errs, s.controller.validate())
 		}

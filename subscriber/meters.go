@@ -50,8 +50,13 @@ func (m *meters) gauge(what, labels string) *metrics.Gauge {
 	return m.set.GetOrCreateGauge(m.name(what, labels), nil)
 }
 
-func (m *meters) histogram(what, labels string) *metrics.Histogram {
-	return m.set.GetOrCreateHistogram(m.name(what, labels))
+// delayBuckets tell a server or an event that is on time from one that lags, in
+// seconds.
+var delayBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60}
+
+// histogram has fixed buckets, which Prometheus can take quantiles of.
+func (m *meters) histogram(what, labels string) *metrics.PrometheusHistogram {
+	return m.set.GetOrCreatePrometheusHistogramExt(m.name(what, labels), delayBuckets)
 }
 
 // lookups counts those of a server's name that failed.
@@ -190,9 +195,9 @@ type outboxMeters struct {
 	operations *metrics.Counter
 	heartbeats *metrics.Counter // jobs without changes
 	errors     *metrics.Counter
-	resyncs    map[string]*metrics.Counter // by cause
-	seconds    *metrics.Histogram          // of one report
-	delay      *metrics.Histogram          // from the engine's time stamp to the server's ack
+	resyncs    map[string]*metrics.Counter  // by cause
+	seconds    *metrics.PrometheusHistogram // of one report
+	delay      *metrics.PrometheusHistogram // from the engine's time stamp to the server's ack
 }
 
 // outbox registers the metrics of the outbox o.

@@ -42,23 +42,25 @@ const (
 	pflagLib   = "github.com/spf13/pflag"
 	xxh3       = "github.com/zeebo/xxh3"
 	zmq4       = "github.com/go-zeromq/zmq4"
+	otelLib    = "go.opentelemetry.io/otel"
 	syncLib    = "golang.org/x/sync"
 	contract   = "proto/inferencecache/v1alpha1"
 	rpc        = contract + "/inferencecachev1alpha1connect"
 )
 
 var plan = map[string]room{
-	"": {mains, []string{"roles"}, nil},
+	"":                      {mains, []string{"roles"}, nil},
+	"docs/examples/gateway": {mains, []string{contract, rpc}, nil}, // what a gateway's authors see
 
 	"roles": {roles,
 		[]string{"bench", "bridge", "deploy", "internal/auth", "internal/auth/tokenreview", "internal/engine", "internal/engine/sglang", "internal/engine/sim",
-			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/loops", "internal/memhttp", "internal/obs", "internal/policy", "internal/trace", contract, rpc, "reconcile", "reconcile/manifests", "roles/doctor", "roles/replay", "roles/server", "subscriber", "webhook", "webhook/certs"},
-		[]string{connectLib, metricsLib, protobuf, pflagLib, syncLib, "k8s.io/klog/v2", "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml",
+			"internal/engine/trtllm", "internal/engine/vllm", "internal/journal", "internal/kv", "internal/life", "internal/loops", "internal/memhttp", "internal/obs", "internal/policy", "internal/trace", "internal/tracing", contract, rpc, "reconcile", "reconcile/manifests", "roles/doctor", "roles/replay", "roles/server", "subscriber", "webhook", "webhook/certs"},
+		[]string{connectLib, metricsLib, otelLib, protobuf, pflagLib, syncLib, "k8s.io/klog/v2", "github.com/spf13/cobra", "github.com/spf13/viper", "sigs.k8s.io/yaml",
 			"github.com/go-logr/logr", "github.com/prometheus/common", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"}},
 
 	"roles/server": {stations,
 		[]string{"index", "internal/fingerprint", "internal/journal", "internal/kv", "internal/obs", "internal/policy", "internal/rank", "internal/status", contract, rpc},
-		[]string{connectLib, "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", metricsLib, pflagLib}},
+		[]string{connectLib, "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", metricsLib, otelLib, pflagLib}},
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
@@ -97,6 +99,7 @@ var plan = map[string]room{
 	"internal/memhttp":          {tools, nil, nil},
 	"internal/obs":              {tools, nil, []string{metricsLib}},
 	"internal/rank":             {tools, []string{"internal/kv"}, nil},
+	"internal/tracing":          {tools, nil, []string{metricsLib, otelLib, pflagLib, protobuf, "go.opentelemetry.io/proto/slim/otlp"}},
 	"internal/trace":            {tools, []string{"internal/kv"}, nil},
 
 	"deploy":          {words, nil, nil},
@@ -109,6 +112,8 @@ var plan = map[string]room{
 	contract:          {words, nil, []string{protobuf}},
 	rpc:               {words, []string{contract}, []string{connectLib}},
 	"proto":           {words, nil, []string{protobuf, "github.com/bufbuild/protocompile"}}, // build tag generate
+
+	"deploy/dashboards": {words, nil, []string{"sigs.k8s.io/yaml"}}, // build tag generate
 }
 
 // testLibraries are allowed in any test.
@@ -117,8 +122,9 @@ var testLibraries = []string{"github.com/google/go-cmp", "go.uber.org/goleak"}
 // testSupport may be imported by tests only, of any room.
 var testSupport = []string{"internal/cluster"}
 
-// generators are commands run at build time only: they may exit and print.
-var generators = []string{"proto"}
+// apart are commands that are no part of the product, as generators and
+// examples: they may exit and print.
+var apart = []string{"proto", "deploy/dashboards", "docs/examples/gateway"}
 
 type file struct {
 	name string // below the root, with slashes
@@ -258,6 +264,8 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 				allowed = f.pkg == "subscriber" || f.pkg == "internal/engine/sim"
 			case strings.Contains(imported, "msgpack"):
 				allowed = owns("internal/engine", f.pkg)
+			case owns(otelLib+"/sdk", imported), owns("go.opentelemetry.io/proto", imported):
+				allowed = f.pkg == "internal/tracing"
 			case owns(xxh3, imported):
 				allowed = f.pkg == "internal/fingerprint" || f.pkg == "index"
 			}
@@ -272,7 +280,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 func TestCallsStayInTheirRooms(t *testing.T) {
 	t.Parallel()
 	for _, f := range parseTree(t) {
-		if f.test || slices.Contains(generators, f.pkg) {
+		if f.test || slices.Contains(apart, f.pkg) {
 			continue
 		}
 		rim := f.pkg == "" || f.pkg == "roles"

@@ -167,6 +167,7 @@ func TestOutputs(t *testing.T) {
 	t.Parallel()
 	all := []Finding{
 		found("events-off", "t/r", "tcp://e:1: connection refused"),
+		found("snapshot-open", "", ""), // a note: it has no page
 		found("server-serving", "", ""),
 	}
 	for _, tc := range []struct{ format, want string }{
@@ -175,14 +176,18 @@ func TestOutputs(t *testing.T) {
         seen: tcp://e:1: connection refused
         do:   ` + catalog["events-off"].remedy + `
         more: docs/doctor/events-off.md
+INFO
+  SN003 /snapshot answers without a token
+        do:   ` + catalog["snapshot-open"].remedy + `
 OK
   SV003 the server is serving
 
-1 failed, 0 warnings, 0 notes, 1 fine
+1 failed, 0 warnings, 1 notes, 1 fine
 `},
-		{"table", `STATUS  CODE   CHECK               RESOURCE  MESSAGE
-FAIL    EV001  EngineEvents        t/r       nothing listens where the engine's events should come from
-OK      SV003  ServerReachability  -         the server is serving
+		{"table", `STATUS  CODE   CHECK                 RESOURCE  MESSAGE
+FAIL    EV001  EngineEvents          t/r       nothing listens where the engine's events should come from
+INFO    SN003  SnapshotReachability  -         /snapshot answers without a token
+OK      SV003  ServerReachability    -         the server is serving
 `},
 	} {
 		var b bytes.Buffer
@@ -212,7 +217,7 @@ OK      SV003  ServerReachability  -         the server is serving
 		t.Errorf("json: %v", back)
 	}
 	b.Reset()
-	if err := Write(&b, "junit", all, false); err != nil || !strings.Contains(b.String(), `failures="1"`) || strings.Count(b.String(), "<testcase") != 2 {
+	if err := Write(&b, "junit", all, false); err != nil || !strings.Contains(b.String(), `failures="1"`) || strings.Count(b.String(), "<testcase") != 3 {
 		t.Errorf("junit: %s, %v", b.String(), err)
 	}
 	if err := Write(&b, "yaml", all, false); err == nil {

@@ -67,7 +67,10 @@ func writeFinding(b *strings.Builder, f Finding) {
 		fmt.Fprintf(b, "        seen: %s\n", f.Evidence)
 	}
 	if f.Remedy != "" && f.Status != OK {
-		fmt.Fprintf(b, "        do:   %s\n        more: docs/doctor/%s.md\n", f.Remedy, f.ID)
+		fmt.Fprintf(b, "        do:   %s\n", f.Remedy)
+	}
+	if f.Status >= Warn { // notes have no page
+		fmt.Fprintf(b, "        more: docs/doctor/%s.md\n", f.ID)
 	}
 }
 

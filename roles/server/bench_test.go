@@ -12,6 +12,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/VictoriaMetrics/metrics"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
 )
@@ -117,5 +119,37 @@ func crowd(b *testing.B, callers int, call func() error) {
 	sorted := slices.Sorted(slices.Values(slices.Concat(took...)))
 	for _, share := range []int{50, 99} {
 		b.ReportMetric(float64(sorted[len(sorted)*share/100].Microseconds()), fmt.Sprintf("p%d-us", share))
+	}
+}
+
+// BenchmarkTracing is LookupRoute of 64 packed blocks, 8 replicas, without
+// tracing, with a caller that is not traced, and traced.
+func BenchmarkTracing(b *testing.B) {
+	var c Config
+	configure(&c)
+	for _, v := range []struct {
+		name   string
+		tracer trace.Tracer
+	}{
+		{"off", nil},
+		{"unsampled", sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample())).Tracer("")},
+		{"sampled", sdk.NewTracerProvider(sdk.WithSampler(sdk.AlwaysSample())).Tracer("")},
+	} {
+		b.Run(v.name, func(b *testing.B) {
+			s := New(c, slog.New(slog.DiscardHandler), metrics.NewSet())
+			if v.tracer != nil {
+				s.Trace(v.tracer)
+			}
+			for i := range 8 {
+				s.ingest(time.Now(), update(fmt.Sprint("r-", i), chainEntry(0, 16*64*(i+1)/8)))
+			}
+			q := request(packed(0, 16*64))
+			b.ReportAllocs()
+			for b.Loop() {
+				if answer, _ := s.LookupRoute(b.Context(), q); answer.GetReasonCode() != prefixMatch {
+					b.Fatal(answer)
+				}
+			}
+		})
 	}
 }

@@ -471,7 +471,7 @@ func TestUnknownLoadIsTheMedian(t *testing.T) {
 }
 
 // TestRankingAllocatesOnlyTheAnswer: the answer, its rows and their list, and the
-// request id.
+// request id. Tracing is off here, as it is by default: it must not show.
 func TestRankingAllocatesOnlyTheAnswer(t *testing.T) {
 	if raced {
 		t.Skip("the race detector lets pools forget: run without -race")

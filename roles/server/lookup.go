@@ -5,6 +5,8 @@ import (
 	"math"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"inferencecache.io/inferencecache/index"
 	"inferencecache.io/inferencecache/internal/kv"
 	"inferencecache.io/inferencecache/internal/policy"
@@ -66,10 +68,18 @@ func (s *Server) LookupRoute(ctx context.Context, request *pb.LookupRouteRequest
 		s.meters.lookup(request.GetModelId(), noHint, false, time.Since(start))
 		return answer, nil
 	}
+	var span trace.Span // nil: not traced
+	if s.tracer != nil && !request.GetSelfCheck() {
+		ctx, span = s.startSpan(ctx, start)
+	}
 	l := s.begin(start, request)
 	answer := l.answer(ctx)
 	if s.journal != nil && !request.GetSelfCheck() {
 		l.write(answer)
+	}
+	if span != nil {
+		l.describe(span, answer)
+		span.End()
 	}
 	l.release()
 

@@ -21,6 +21,7 @@ import (
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
 	"github.com/VictoriaMetrics/metrics"
+	"go.opentelemetry.io/otel/trace"
 
 	"inferencecache.io/inferencecache/index"
 	"inferencecache.io/inferencecache/internal/journal"
@@ -35,6 +36,7 @@ type Server struct {
 	config    Config
 	log       *slog.Logger
 	journal   *journal.Journal // nil: none is kept
+	tracer    trace.Tracer     // nil: lookups are not traced
 	epoch     uint64           // drawn at start; tells producers of a restart
 	started   time.Time
 	index     *index.Index
