@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -234,14 +235,19 @@ func show(v any) string {
 	return string(text)
 }
 
-// ask runs `inferencecache lookup` against one server.
+// ask runs `inferencecache lookup` against one server. The tokens of a simulated
+// engine are a prompt's bytes.
 func ask(t *testing.T, server, tenant, prompt string) (answer struct {
 	ReasonCode    string
 	ReplicaScores []struct{ ReplicaID string }
 }) {
 	t.Helper()
+	tokens := make([]string, len(prompt))
+	for i := range len(prompt) {
+		tokens[i] = strconv.Itoa(int(prompt[i]))
+	}
 	out, err := exec.CommandContext(t.Context(), program, "lookup", "--server=http://"+server+":9090", "--tenant="+tenant,
-		"--model=meta-llama/Llama-3.1-8B-Instruct", "--text="+prompt, "-o", "json").CombinedOutput()
+		"--model=meta-llama/Llama-3.1-8B-Instruct", "--tokens="+strings.Join(tokens, ","), "-o", "json").CombinedOutput()
 	if err != nil {
 		t.Fatalf("lookup: %v: %s", err, out)
 	}
@@ -307,8 +313,8 @@ func (in *installed) policyArrives(t *testing.T, ns, name string) {
 			return err
 		}
 		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
-		if programmed == nil || programmed.Status != metav1.ConditionTrue || programmed.ObservedGeneration != policy.Generation || !strings.Contains(programmed.Message, "2") {
-			return fmt.Errorf("conditions %s", show(policy.Status.Conditions))
+		if programmed == nil || programmed.Status != metav1.ConditionTrue || programmed.ObservedGeneration != policy.Generation || len(policy.Status.Servers) != 2 {
+			return fmt.Errorf("status %s", show(policy.Status))
 		}
 		return nil
 	})
