@@ -1,5 +1,7 @@
 package doctor
 
+import "maps"
+
 // Names of checks, as they are printed.
 const (
 	checkServer   = "ServerReachability"
@@ -12,11 +14,29 @@ const (
 	checkLookups  = "Lookups"
 	checkTLS      = "Certificate"
 	checkParity   = "TokenParity"
+	checkInstall  = "Installation"
+	checkWebhook  = "Webhooks"
+	checkLoops    = "ControlLoops"
+	checkBackend  = "CacheBackendHealth"
+	checkPods     = "EnginePodInjectionAudit"
+	checkOrphans  = "OrphanPodCheck"
+	checkTenant   = "CacheTenantHealth"
+	checkCoverage = "CachePolicyCoverage"
+	checkAPI      = "KubernetesAPI"
 )
 
-// catalog is every id. Conditions of a subscriber have the id of their name with
+// catalog is every id.
+var catalog = both(systemKinds, clusterKinds)
+
+func both(a, b map[string]kind) map[string]kind {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// systemKinds are what processes show of themselves. Conditions of a subscriber have the id of their name with
 // dashes, and its advice as remedy.
-var catalog = map[string]kind{
+var systemKinds = map[string]kind{
 	"server-unreachable": {"SV001", checkServer, Fail,
 		"no inferencecache server answers",
 		"start the server, or give its address with --server; in a cluster: kubectl port-forward",

@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -225,16 +227,31 @@ OK      SV003  ServerReachability    -         the server is serving
 	}
 }
 
-func TestLoopbackMeansThisMachineOnlyHere(t *testing.T) {
+func TestLoopbackMeansThePodOfWhoeverHasIt(t *testing.T) {
 	t.Parallel()
-	for address, want := range map[string]bool{
-		"tcp://127.0.0.1:5557": false, "http://localhost:8000": false, "tcp://[::1]:5557": false, "tcp://10.0.0.7:5557": true, "http://engine:8000": true, "tcp://%": false,
-	} {
-		if got := (&Local{}).reaches(address); got != want {
-			t.Errorf("%s elsewhere: %v", address, got)
+	forwarded := func(_ context.Context, port int) (string, error) {
+		if port == 1 {
+			return "", errors.New("no such pod")
 		}
-		if here := (&Local{Here: true}).reaches(address); here != (address != "tcp://%") {
-			t.Errorf("%s here: %v", address, here)
+		return fmt.Sprintf("127.0.0.1:4%d", port), nil
+	}
+	for address, want := range map[string]struct{ elsewhere, here, pod string }{
+		"tcp://127.0.0.1:5557":  {"", "tcp://127.0.0.1:5557", "tcp://127.0.0.1:45557"},
+		"http://localhost:8000": {"", "http://localhost:8000", "http://127.0.0.1:48000"},
+		"tcp://[::1]:5557":      {"", "tcp://[::1]:5557", "tcp://127.0.0.1:45557"},
+		"tcp://127.0.0.1:1":     {"", "tcp://127.0.0.1:1", ""},
+		"tcp://10.0.0.7:5557":   {"tcp://10.0.0.7:5557", "tcp://10.0.0.7:5557", "tcp://10.0.0.7:5557"},
+		"http://engine:8000":    {"http://engine:8000", "http://engine:8000", "http://engine:8000"},
+		"tcp://%":               {"", "", ""},
+		"":                      {"", "", ""},
+	} {
+		for name, c := range map[string]struct {
+			l    *Local
+			want string
+		}{"elsewhere": {&Local{}, want.elsewhere}, "here": {&Local{Here: true}, want.here}, "in a pod": {&Local{port: forwarded}, want.pod}} {
+			if got, ok := c.l.here(t.Context(), address); got != c.want || ok != (c.want != "") {
+				t.Errorf("%q %s: %q, %v", address, name, got, ok)
+			}
 		}
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +24,8 @@ const (
 	maxAnswer   = 16 << 20
 	maxReplicas = 10_000
 	callTimeout = 3 * time.Second
+	// greetTimeout is how long an event endpoint may take to say its first byte.
+	greetTimeout = time.Second
 )
 
 // Local is a system that is looked at through addresses alone, without a
@@ -36,6 +40,10 @@ type Local struct {
 	// same tokens; "": not compared.
 	Gateway, Engine string
 	HTTP            *http.Client
+
+	// port is where a port of the subscriber's own machine is to be dialled; nil:
+	// it cannot be, unless all is Here.
+	port func(ctx context.Context, port int) (string, error)
 }
 
 // evidence is all that was seen. A nil or zero part was not.
@@ -64,6 +72,7 @@ type answer struct {
 // engine is what its subscriber and it itself show.
 type engine struct {
 	follower
+	silent  error            // of its subscriber, of which nothing is known then
 	asked   bool             // its API was asked
 	serves  error            // of its API; nil: it answers
 	models  []string         // that it serves; nil: unknown
@@ -94,6 +103,22 @@ type followed struct {
 
 // gather looks at everything once, at all of it side by side.
 func (l *Local) gather(ctx context.Context) *evidence {
+	var e *evidence
+	var engines []engine
+	var found *parity
+	var looking sync.WaitGroup
+	looking.Go(func() { e = l.lookAtServer(ctx) })
+	looking.Go(func() { engines = l.engines(ctx) })
+	if l.Gateway != "" && l.Engine != "" {
+		looking.Go(func() { found = l.compare(ctx) })
+	}
+	looking.Wait()
+	e.engines, e.parity = engines, found
+	return e
+}
+
+// lookAtServer gathers what one server shows.
+func (l *Local) lookAtServer(ctx context.Context) *evidence {
 	e := &evidence{control: l.Control != "", token: l.Token != ""}
 	var looking sync.WaitGroup
 	looking.Go(func() {
@@ -110,10 +135,6 @@ func (l *Local) gather(ctx context.Context) *evidence {
 			e.probe = l.call(ctx, http.MethodHead, l.Control+"/probe", "")
 		})
 	}
-	looking.Go(func() { e.engines = l.engines(ctx) })
-	if l.Gateway != "" && l.Engine != "" {
-		looking.Go(func() { e.parity = l.compare(ctx) })
-	}
 	looking.Wait()
 	return e
 }
@@ -122,13 +143,9 @@ func (l *Local) gather(ctx context.Context) *evidence {
 func (l *Local) engines(ctx context.Context) []engine {
 	var all []engine
 	for _, base := range append([]string{l.Server}, l.Subscribers...) {
-		a := l.call(ctx, http.MethodGet, base+"/debug/state", "")
-		var followers []follower
-		if a.status == http.StatusOK && json.Unmarshal(a.body, &followers) == nil {
-			for _, f := range followers {
-				all = append(all, engine{follower: f})
-			}
-		}
+		// A server that follows nothing has no such page.
+		followed, _ := l.followers(ctx, base)
+		all = append(all, followed...)
 	}
 	var asking sync.WaitGroup
 	for i := range all {
@@ -138,12 +155,29 @@ func (l *Local) engines(ctx context.Context) []engine {
 	return all
 }
 
+// followers are the engines that the process at base follows.
+func (l *Local) followers(ctx context.Context, base string) ([]engine, error) {
+	a := l.call(ctx, http.MethodGet, base+"/debug/state", "")
+	if a.err != nil {
+		return nil, a.err
+	}
+	var followers []follower
+	if err := json.Unmarshal(a.body, &followers); a.status != http.StatusOK || err != nil {
+		return nil, fmt.Errorf("GET /debug/state: status %d", a.status)
+	}
+	all := make([]engine, len(followers))
+	for i, f := range followers {
+		all[i].follower = f
+	}
+	return all, nil
+}
+
 // ask finds out whether an engine serves, which models, and whether anything
 // listens where its events should come from.
 func (l *Local) ask(ctx context.Context, e *engine) {
-	if e.Engine != "" && l.reaches(e.Engine) {
+	if base, ok := l.here(ctx, e.Engine); ok {
 		e.asked = true
-		a := l.call(ctx, http.MethodGet, strings.TrimSuffix(e.Engine, "/")+"/v1/models", "")
+		a := l.call(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/v1/models", "")
 		e.serves = a.err
 		var list struct {
 			Data []struct {
@@ -158,29 +192,54 @@ func (l *Local) ask(ctx context.Context, e *engine) {
 	}
 	e.refused = map[string]error{}
 	for _, s := range e.Sources {
-		address, ok := strings.CutPrefix(s.Endpoint, "tcp://")
-		if !ok || !l.reaches(s.Endpoint) {
+		endpoint, ok := l.here(ctx, s.Endpoint)
+		address, isTCP := strings.CutPrefix(endpoint, "tcp://")
+		if !ok || !isTCP {
 			continue
 		}
-		dialer := net.Dialer{Timeout: callTimeout}
-		conn, err := dialer.DialContext(ctx, "tcp", address)
-		if err != nil {
+		if err := greets(ctx, address); err != nil {
 			e.refused[s.Endpoint] = err
-			continue
 		}
-		_ = conn.Close() // nothing was sent
 	}
 }
 
-// reaches says whether an address that a subscriber has means the same here: a
-// loopback address is that of its own machine, or of its pod.
-func (l *Local) reaches(address string) bool {
-	u, err := url.Parse(address)
+// greets dials a ZeroMQ endpoint and waits for the first byte of its greeting,
+// which comes unasked: a forwarded port accepts although nobody listens behind it.
+// One that is silent listens.
+func greets(ctx context.Context, address string) error {
+	dialer := net.Dialer{Timeout: callTimeout}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return false
+		return err
 	}
-	ip := net.ParseIP(u.Hostname())
-	return l.Here || u.Hostname() != "localhost" && !(ip != nil && ip.IsLoopback())
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(greetTimeout)); err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// here makes a URL that a subscriber has one that means the same here. A loopback
+// address is that of its own machine, or of its pod.
+func (l *Local) here(ctx context.Context, address string) (string, bool) {
+	u, err := url.Parse(address)
+	if address == "" || err != nil {
+		return "", false
+	}
+	port := loopbackPort(address)
+	switch {
+	case port == 0, l.Here:
+		return address, true
+	case l.port == nil:
+		return "", false
+	}
+	if u.Host, err = l.port(ctx, port); err != nil {
+		return "", false
+	}
+	return u.String(), true
 }
 
 func (l *Local) call(ctx context.Context, method, address, body string) answer {

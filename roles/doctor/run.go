@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"math"
 	"time"
 )
 
@@ -14,14 +13,22 @@ const again = 2 * time.Second
 // once an engine has worked for a while. progress is told what it waits for; it
 // may be nil.
 func (l *Local) Run(ctx context.Context, settle time.Duration, progress func(left time.Duration)) ([]Finding, error) {
-	for {
+	return watch(ctx, settle, progress, func(ctx context.Context) (time.Duration, func() []Finding) {
 		e := l.gather(ctx)
+		return age(e.engines), func() []Finding { return judge(e, time.Now()) }
+	})
+}
+
+// watch looks until what it sees is as old as settle.
+func watch(ctx context.Context, settle time.Duration, progress func(time.Duration), look func(context.Context) (time.Duration, func() []Finding)) ([]Finding, error) {
+	for {
+		old, judge := look(ctx)
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		left := settle - e.age()
+		left := settle - old
 		if left <= 0 {
-			return judge(e, time.Now()), nil
+			return judge(), nil
 		}
 		if progress != nil {
 			progress(left)
@@ -32,17 +39,4 @@ func (l *Local) Run(ctx context.Context, settle time.Duration, progress func(lef
 		case <-time.After(min(left, again)):
 		}
 	}
-}
-
-// age is how long the youngest of the subscribers has run; without any, long
-// enough.
-func (e *evidence) age() time.Duration {
-	youngest := math.Inf(1)
-	for i := range e.engines {
-		youngest = min(youngest, e.engines[i].Uptime)
-	}
-	if math.IsInf(youngest, 1) {
-		return time.Duration(math.MaxInt64)
-	}
-	return time.Duration(youngest * float64(time.Second))
 }
