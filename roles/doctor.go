@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"inferencecache.io/inferencecache/roles/doctor"
 )
@@ -28,6 +29,8 @@ func (e errFindings) Error() string { return "the system needs attention" }
 // examination is what `inferencecache doctor` looks at.
 type examination struct {
 	target            doctor.Local
+	cluster           doctor.Cluster
+	kubeconfig, where string // file, and the context in it
 	local, noColour   bool
 	tokenFile, output string
 	timeout, settle   time.Duration
@@ -35,7 +38,14 @@ type examination struct {
 
 func (e *examination) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&e.local, "local", false, "look at a run --role=all on this machine (without it, engines at loopback addresses are not asked: those are of other machines)")
-	fs.StringVar(&e.target.Server, "server", "http://127.0.0.1:9090", "base URL of the server's port for gateways")
+	fs.StringVar(&e.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (empty: $KUBECONFIG, ~/.kube/config or the pod's service account)")
+	fs.StringVar(&e.where, "context", "", "context of it to use (empty: the current one)")
+	fs.StringVarP(&e.cluster.Namespace, "namespace", "n", "", "namespace to look at (empty: all)")
+	fs.StringVar(&e.cluster.Home, "home", "", "namespace of the installation (empty: where the servers' Service is)")
+	fs.BoolVar(&e.cluster.Direct, "direct", false, "dial pods by their addresses instead of forwarding ports: for a doctor that runs in the cluster")
+	fs.BoolVar(&e.cluster.ObjectsOnly, "config-only", false, "look at Kubernetes objects alone, ask no pod")
+	fs.IntVar(&e.cluster.MaxEngines, "max-engines", 20, "engines to ask themselves, those in trouble first")
+	fs.StringVar(&e.target.Server, "server", "http://127.0.0.1:9090", "base URL of a server's port for gateways, to look at without a cluster")
 	fs.StringVar(&e.target.Control, "control", "", "base URL of the server's port for the controller (default with --local: http://127.0.0.1:8081)")
 	fs.StringVar(&e.tokenFile, "token-file", "", "file with a bearer token for --control")
 	fs.StringSliceVar(&e.target.Subscribers, "subscriber", nil, "base URL of a process that follows engines, may be repeated (the server's own are always looked at)")
@@ -55,14 +65,19 @@ func newDoctor() *cobra.Command {
 		Short: "Say what is wrong with a running system, and what to do",
 		Long: `doctor reads what servers, subscribers and engines show of themselves and says what is
 wrong: engines whose events never arrive, blocks that no prompt can match, servers that
-cannot be reached. It changes nothing. It exits with 0 if nothing needs attention, with 1
-if the worst is a warning, with 2 if something fails.`,
-		Example: `  inferencecache doctor --local
+cannot be reached. It looks at the installation in the cluster of your kubeconfig, at the
+addresses that are given, or with --local at a run --role=all on this machine. It changes
+nothing. It exits with 0 if nothing needs attention, with 1 if the worst is a warning, with
+2 if something fails.`,
+		Example: `  inferencecache doctor
+  inferencecache doctor --local
   inferencecache doctor --server http://10.0.0.7:9090 --subscriber http://10.0.1.3:9090 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.run(cmd) },
 	}
 	e.flags(cmd.Flags())
+	cmd.MarkFlagsMutuallyExclusive("kubeconfig", "local")
+	cmd.MarkFlagsMutuallyExclusive("kubeconfig", "server")
 	return cmd
 }
 
@@ -72,8 +87,15 @@ func (e *examination) run(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), e.timeout)
 	defer cancel()
+	look := e.target.Run
+	if !e.local && (cmd.Name() == "run" || !cmd.Flags().Changed("server")) {
+		if err := e.findCluster(); err != nil {
+			return usage(err)
+		}
+		look = e.cluster.Run
+	}
 	waits := false
-	all, err := e.target.Run(ctx, e.settle, func(left time.Duration) {
+	all, err := look(ctx, e.settle, func(left time.Duration) {
 		if !waits {
 			fmt.Fprintf(cmd.ErrOrStderr(), "the system has just started: watching it for another %s (--settle)\n", left.Round(time.Second))
 		}
@@ -91,10 +113,36 @@ func (e *examination) run(cmd *cobra.Command) error {
 	return nil
 }
 
+// examineHome is `run --role=doctor`: in a pod of the installation, which may dial
+// the others.
+func examineHome(cmd *cobra.Command, kubeconfig, home string) error {
+	var e examination
+	e.flags(pflag.NewFlagSet("doctor", pflag.ContinueOnError)) // for the defaults
+	e.kubeconfig, e.cluster.Home, e.cluster.Direct = kubeconfig, home, true
+	return e.run(cmd)
+}
+
+// findCluster reads the kubeconfig as kubectl does.
+func (e *examination) findCluster() error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = e.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: e.where}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("find a cluster (--local looks at a run --role=all on this machine, --server at addresses): %w", err)
+	}
+	config.QPS, config.Burst = 50, 100
+	config.UserAgent = "inferencecache-doctor/" + Version
+	e.cluster.Config = config
+	return nil
+}
+
 // complete fills in and checks what was given.
 func (e *examination) complete() error {
 	if !slices.Contains(doctor.Formats, e.output) {
 		return fmt.Errorf("--output %q: want one of %s", e.output, strings.Join(doctor.Formats, ", "))
+	}
+	if e.cluster.MaxEngines < 0 {
+		return fmt.Errorf("--max-engines %d: want 0 or more", e.cluster.MaxEngines)
 	}
 	e.target.Here = e.local
 	if e.local && e.target.Control == "" {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -62,6 +64,9 @@ is INFERENCECACHE_INDEX_MEMORY), then the YAML file of --config, then defaults.`
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") { // a plugin of kubectl
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inferencecache"}
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.PersistentFlags().String("config", "", "YAML file of settings, keys named like flags")

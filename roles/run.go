@@ -23,9 +23,10 @@ const (
 	roleController = "controller"
 	roleServer     = "server"
 	roleSubscriber = "subscriber"
+	roleDoctor     = "doctor"
 )
 
-var runnable = []string{roleAll, roleController, roleServer, roleSubscriber}
+var runnable = []string{roleAll, roleController, roleServer, roleSubscriber, roleDoctor}
 
 // stopGrace is how long a process may take to stop.
 const stopGrace = 4500 * time.Millisecond
@@ -69,7 +70,7 @@ func (c *logConfig) logger(cmd *cobra.Command, format string) (*slog.Logger, err
 // bindRun registers the flags of every role: they are settings of one binary.
 func bindRun(fs *pflag.FlagSet) *settings {
 	s := &settings{}
-	fs.StringVar(&s.role, "role", roleAll, "what to be: all (a laptop: server, engines and subscribers in one), controller, server or subscriber")
+	fs.StringVar(&s.role, "role", roleAll, "what to be: all (a laptop: server, engines and subscribers in one), controller, server, subscriber, or doctor (looks once at the installation around it, and ends)")
 	fs.StringSliceVar(&s.listen, "listen", nil, "address to serve on, may be repeated (default 127.0.0.1:9090 for all, :8080 for controller, :9090 otherwise)")
 	fs.StringVar(&s.controlListen, "control-listen", "", "address for the controller (default 127.0.0.1:8081 for all, :8081 for server)")
 	fs.StringVar(&s.profileListen, "profile-listen", "", "loopback address for Go's profiles below /debug/pprof/ (empty: off)")
@@ -119,6 +120,8 @@ func newRun() *cobra.Command {
 			limitMemory(s.server.MemoryBytes, int64(s.server.TokenCacheBytes))
 		}
 		switch s.role {
+		case roleDoctor:
+			return examineHome(cmd, s.controller.kubeconfig, s.controller.reconcile.Namespace)
 		case roleController:
 			return p.runController(cmd.Context())
 		case roleServer:

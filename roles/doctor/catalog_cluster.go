@@ -96,7 +96,7 @@ var clusterKinds = map[string]kind{
 
 	"pods-unwired": {"EP001", checkPods, Warn,
 		"%d pods of the backend run without cache",
-		"each says why in its annotation inferencecache.io/inject-skipped, see docs/skipped-pods.md; recreate those that nobody was asked about",
+		"each says why in its annotation inferencecache.io/inject-skipped, see docs/operations.md; recreate those that nobody was asked about",
 	},
 	"no-backend": {"OP001", checkOrphans, Warn,
 		"%d pods have a cache domain that no CacheBackend of their namespace has",
