@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// home is not the namespace that the manifest has by itself.
-const home = "caches-live-here"
+// home is the namespace that docs/install.md installs into.
+const home = DefaultNamespace
 
 const (
 	controllerAccount = "inference-cache-controller-manager"
@@ -66,26 +66,22 @@ const (
 // installed is the program's own manifest in the cluster, and its pods as
 // processes on this machine.
 type installed struct {
-	manifest    string
 	servers     []string // addresses of their pods
 	controllers []*process
 }
 
-// apply does what `inferencecache manifests | kubectl apply -f -` does, and
-// what kubelets would.
+// apply installs as docs/install.md says, and does what kubelets would.
 func apply(t *testing.T) *installed {
 	t.Helper()
-	manifest, err := exec.CommandContext(t.Context(), program, "manifests", "--namespace="+home).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := &installed{manifest: string(manifest)}
+	in := &installed{}
 	t.Cleanup(func() { // what the test did not get to
-		_, _ = it.Kubectl(t, in.manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
+		manifest, err := Manifest(home, DefaultImage)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = it.Kubectl(t, manifest, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-")
 	})
-	if _, err := it.Kubectl(t, in.manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
+	do(t, "install")
 	kubeconfig := it.KubeconfigOf(t, home, serverAccount)
 	for _, pod := range podsOf(t, home, "server", 2) {
 		p := start(t, pod.Name, contain(t, &pod, "server", "--kubeconfig="+kubeconfig)...)
@@ -98,6 +94,7 @@ func apply(t *testing.T) *installed {
 		p.becomesReady(t, "http://"+pod.Status.PodIP+":9090/readyz")
 		in.controllers = append(in.controllers, p)
 	}
+	do(t, "wait")
 	return in
 }
 
@@ -123,29 +120,31 @@ func pods(t *testing.T, namespace string, labels client.MatchingLabels, want int
 	return running
 }
 
-// TestInstallServesAndGoes lives through an installation: it is applied, a
-// quickstart becomes ready by engines that say what they hold, policies reach
-// every server, others are kept out, the leader dies, and everything is
-// deleted.
+// TestInstallServesAndGoes lives through an installation by docs/install.md: it
+// is applied, a quickstart becomes ready by engines that say what they hold,
+// policies reach every server, others are kept out, the leader dies, and
+// everything is removed.
 func TestInstallServesAndGoes(t *testing.T) {
 	it.Node(t, "node", 16)
 	in := apply(t)
-	ns := it.Namespace(t)
-	quickstart, err := os.ReadFile("samples/quickstart.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := it.Kubectl(t, string(quickstart), "apply", "--validate=strict", "-n", ns, "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
+	const ns = "team-a"
+	do(t, "first")
 	engines := in.runEngines(t, ns, 2)
 	t.Run("a wrong token is refused", in.tokensAreChecked)
-	t.Run("the quickstart becomes ready", func(t *testing.T) { becomesReady(t, ns, "llama") })
+	t.Run("the quickstart becomes ready", func(t *testing.T) { do(t, "ready") })
 	t.Run("every server hints the engine that holds a prompt", func(t *testing.T) { in.hints(t, ns, engines) })
 	t.Run("status shows what servers hold", func(t *testing.T) { statusShows(t, ns, "llama") })
-	t.Run("a policy reaches every server", func(t *testing.T) { in.policyArrives(t, ns, "first") })
+	t.Run("a policy reaches every server", func(t *testing.T) {
+		do(t, "policy")
+		in.policyArrives(t, ns, nil)
+	})
+	t.Run("doctor finds nothing", func(t *testing.T) {
+		do(t, "doctor")
+		doctorFinds(t)
+	})
+	t.Run("doctor names what is wrong", func(t *testing.T) { doctorNames(t, ns) })
 	t.Run("another takes over from a leader that dies", func(t *testing.T) { in.leaderDies(t, ns) })
-	t.Run("delete leaves nothing", func(t *testing.T) { in.deleteLeavesNothing(t, ns, string(quickstart)) })
+	t.Run("removing it leaves nothing", func(t *testing.T) { leavesNothing(t, ns) })
 }
 
 // runEngines runs simulated engines, and the subscribers that were injected
@@ -194,21 +193,6 @@ func (in *installed) tokensAreChecked(t *testing.T) {
 			}
 		}
 	}
-}
-
-// becomesReady waits for a backend, longer than the loops over servers take.
-func becomesReady(t *testing.T, ns, name string) {
-	t.Helper()
-	var b v1alpha1.CacheBackend
-	waitLong(t, "Ready=True of "+name, func(ctx context.Context) error {
-		if err := it.Client.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &b); err != nil {
-			return err
-		}
-		if !meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
-			return fmt.Errorf("conditions %s", show(b.Status.Conditions))
-		}
-		return nil
-	})
 }
 
 // waitLong waits for what takes rounds of the loops over servers.
@@ -300,21 +284,28 @@ func statusShows(t *testing.T, ns, name string) {
 	})
 }
 
-// policyArrives applies a policy and waits until both servers said that they
-// serve by it.
-func (in *installed) policyArrives(t *testing.T, ns, name string) {
+// policyArrives waits until both servers said that they serve by every policy of
+// a namespace, after one more was made if not nil.
+func (in *installed) policyArrives(t *testing.T, ns string, more *v1alpha1.CachePolicy) {
 	t.Helper()
-	policy := &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: v1alpha1.CachePolicySpec{MinimumMatchedTokens: new(int32(32))}}
-	if err := it.Client.Create(t.Context(), policy); err != nil {
-		t.Fatal(err)
+	if more != nil {
+		if err := it.Client.Create(t.Context(), more); err != nil {
+			t.Fatal(err)
+		}
 	}
 	waitLong(t, "the policy to be programmed", func(ctx context.Context) error {
-		if err := it.Client.Get(ctx, client.ObjectKeyFromObject(policy), policy); err != nil {
+		var list v1alpha1.CachePolicyList
+		if err := it.Client.List(ctx, &list, client.InNamespace(ns)); err != nil {
 			return err
 		}
-		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
-		if programmed == nil || programmed.Status != metav1.ConditionTrue || programmed.ObservedGeneration != policy.Generation || len(policy.Status.Servers) != 2 {
-			return fmt.Errorf("status %s", show(policy.Status))
+		for _, p := range list.Items {
+			programmed := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionProgrammed)
+			if programmed == nil || programmed.Status != metav1.ConditionTrue || programmed.ObservedGeneration != p.Generation || len(p.Status.Servers) != 2 {
+				return fmt.Errorf("status %s", show(p.Status))
+			}
+		}
+		if len(list.Items) != 1 {
+			return fmt.Errorf("%d policies", len(list.Items))
 		}
 		return nil
 	})
@@ -324,6 +315,78 @@ func (in *installed) policyArrives(t *testing.T, ns, name string) {
 			t.Errorf("server %s has no policies (%v)", server, err)
 		}
 	}
+}
+
+// doctorFinds wants these findings, and no other, from a look at everything.
+func doctorFinds(t *testing.T, want ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "doctor", "--direct", "-o", "json")
+	cmd.Env = it.Environ()
+	out, err := cmd.Output()
+	var report struct {
+		Findings []struct{ ID, Status, Resource, Message, Evidence string }
+	}
+	if decodeErr := json.Unmarshal(out, &report); decodeErr != nil {
+		t.Fatalf("doctor: %v: %s", err, out)
+	}
+	var got []string
+	for _, f := range report.Findings {
+		if f.Status == "WARN" || f.Status == "FAIL" {
+			got = append(got, f.ID)
+		}
+	}
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(got, want) || (err != nil) != (len(want) > 0) {
+		t.Errorf("doctor found %q, want %q: %v: %s", got, want, err, show(report.Findings))
+	}
+}
+
+// doctorNames makes faults of an installation one after the other, and mends
+// each.
+func doctorNames(t *testing.T, ns string) {
+	apply := func(text string) {
+		t.Helper()
+		if _, err := it.Kubectl(t, text, "apply", "-n", ns, "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(args ...string) {
+		t.Helper()
+		if _, err := it.Kubectl(t, "", append([]string{"delete", "-n", ns}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const engine = `{apiVersion: v1, kind: Pod, metadata: {name: odd, labels: {inferencecache.io/cache-domain: %s}}, spec: {containers: [{name: vllm, image: vllm, args: [%s]}]}}`
+
+	apply(fmt.Sprintf(engine, "nobodys", ""))
+	doctorFinds(t, "no-backend")
+	remove("pod", "odd")
+
+	apply(fmt.Sprintf(engine, "llama", `--kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'`))
+	doctorFinds(t, "pods-unwired")
+	remove("pod", "odd")
+
+	hooks := &admissionv1.MutatingWebhookConfiguration{}
+	if err := it.Client.Get(t.Context(), client.ObjectKey{Name: "inference-cache-mutating-webhook-configuration"}, hooks); err != nil {
+		t.Fatal(err)
+	}
+	bundle := hooks.Webhooks[0].ClientConfig.CABundle
+	other := slices.Clone(hooks.Webhooks)
+	for i := range other {
+		other[i].ClientConfig.CABundle = it.Config.CAData // a good one, of somebody else
+	}
+	hooks.Webhooks = other
+	if err := it.Client.Update(t.Context(), hooks); err != nil {
+		t.Fatal(err)
+	}
+	doctorFinds(t, "webhook-untrusted")
+	for i := range hooks.Webhooks {
+		hooks.Webhooks[i].ClientConfig.CABundle = bundle
+	}
+	if err := it.Client.Update(t.Context(), hooks); err != nil {
+		t.Fatal(err)
+	}
+	doctorFinds(t)
 }
 
 // leaderDies kills the leader, which then cannot give up its lease.
@@ -338,23 +401,23 @@ func (in *installed) leaderDies(t *testing.T, ns string) {
 	}
 	in.controllers[at].kill()
 	in.controllers = slices.Delete(in.controllers, at, at+1)
-	in.policyArrives(t, ns, "second")
+	in.policyArrives(t, ns, &v1alpha1.CachePolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "second"}, Spec: v1alpha1.CachePolicySpec{MinimumMatchedTokens: new(int32(32))},
+	})
 	if !leads(in.controllers[0]) {
 		t.Error("nobody took over")
 	}
 }
 
-// deleteLeavesNothing deletes the quickstart and then the installation, which
-// a policy and a tenant are still in.
-func (in *installed) deleteLeavesNothing(t *testing.T, ns, quickstart string) {
-	if _, err := it.Kubectl(t, quickstart, "delete", "--wait", "--timeout=60s", "-n", ns, "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := it.Kubectl(t, in.manifest, "delete", "--wait", "--timeout=60s", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
+// leavesNothing removes the installation as docs/install.md says, and then the
+// engines.
+func leavesNothing(t *testing.T, ns string) {
+	do(t, "remove")
 	if left := leftBehind(t); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+	if _, err := it.Kubectl(t, "", "delete", "-n", ns, "deployments", "--all", "--timeout=60s"); err != nil {
+		t.Fatal(err)
 	}
 	it.Eventually(t, "an empty namespace", func(context.Context) error {
 		if left := it.Objects(t, ns); len(left) > 0 {
@@ -362,6 +425,9 @@ func (in *installed) deleteLeavesNothing(t *testing.T, ns, quickstart string) {
 		}
 		return nil
 	})
+	if _, err := it.Kubectl(t, "", "delete", "namespace", ns, "--timeout=60s"); err != nil {
+		t.Error(err)
+	}
 }
 
 // leftBehind is what an installation leaves outside namespaces.

@@ -34,6 +34,35 @@ func buildProgram(dir string) error {
 	return nil
 }
 
+// do runs the commands that docs/install.md has under a word, as they stand.
+func do(t *testing.T, word string) {
+	t.Helper()
+	text, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(text), "\n```sh "+word+"\n")
+	script, _, closed := strings.Cut(after, "\n```\n")
+	if !found || !closed {
+		t.Fatalf("docs/install.md has no commands %q", word)
+	}
+	bash := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	bash.Dir = ".."
+	bash.Env = append(it.Environ(), "PATH="+filepath.Dir(program)+":"+path(it.Environ()))
+	if out, err := bash.CombinedOutput(); err != nil {
+		t.Fatalf("commands %q of docs/install.md: %v: %s", word, err, out)
+	}
+}
+
+func path(environ []string) (last string) {
+	for _, e := range environ {
+		if value, ok := strings.CutPrefix(e, "PATH="); ok {
+			last = value
+		}
+	}
+	return last
+}
+
 // process is a container that runs on this machine: the simulated node only
 // says that it does.
 type process struct {

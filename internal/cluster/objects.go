@@ -116,6 +116,12 @@ func (c *Cluster) As(t testing.TB, namespace, account string) *rest.Config {
 	return config
 }
 
+// Environ is the environment in which a shell finds kubectl and this cluster.
+func (c *Cluster) Environ() []string {
+	path := filepath.Join(c.dir, "bin") + string(os.PathListSeparator) + os.Getenv("PATH")
+	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "PATH="+path)
+}
+
 // KubeconfigOf is a file with the configuration of a service account, for
 // programs.
 func (c *Cluster) KubeconfigOf(t testing.TB, namespace, account string) string {
