@@ -157,6 +157,9 @@ func contain(t *testing.T, pod *corev1.Pod, container string, more ...string) []
 	for flag, file := range mounts {
 		args = append(args, flag+"="+file)
 	}
+	if container == "controller" {
+		args = append(args, "--webhook-listen="+ip+":9443") // by default all addresses
+	}
 	return args
 }
 

@@ -134,7 +134,7 @@ func (in *installed) report(t *testing.T, engines []corev1.Pod) {
 	tell := func(ctx context.Context, server string, pod *corev1.Pod, first bool) error {
 		update := map[string]any{
 			"replicaId": pod.Name, "tenantId": pod.Namespace, "modelId": "m", "hashScheme": "vllm",
-			"heartbeatMs": beat.Milliseconds(), "streamState": "STREAM_LIVE",
+			"heartbeatMs": beat.Milliseconds(), "streamState": "STREAM_EXACT",
 		}
 		if first {
 			update["prefixes"] = []any{map[string]any{"prefixHash": "AAAAAAAAAAE=", "tokenCount": 16}}
