@@ -3,27 +3,39 @@ package doctor
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 )
 
-// again is the pause between two looks while a system settles.
-const again = 2 * time.Second
+const (
+	// again is the pause between two looks.
+	again = 2 * time.Second
+	// maxLooks bounds how often a system is looked at until two looks say the
+	// same: what comes and goes on a busy machine is no fault.
+	maxLooks = 5
+)
 
 // Run looks at the system and says what it found, the worst first. One that has
 // just started is given time until it has run for settle: some faults show only
-// once an engine has worked for a while. progress is told what it waits for; it
+// once an engine has worked for a while. What needs attention is looked at until
+// two looks in a row say the same. progress is told what it waits for; it
 // may be nil.
 func (l *Local) Run(ctx context.Context, settle time.Duration, progress func(left time.Duration)) ([]Finding, error) {
-	for {
+	var before []Finding
+	for looks := 0; ; {
 		e := l.gather(ctx)
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		left := settle - e.age()
 		if left <= 0 {
-			return judge(e, time.Now()), nil
-		}
-		if progress != nil {
+			now := judge(e, time.Now())
+			looks++
+			if looks == maxLooks || looks > 1 && slices.Equal(troubles(before), troubles(now)) || looks == 1 && len(troubles(now)) == 0 {
+				return now, nil
+			}
+			before, left = now, again
+		} else if progress != nil {
 			progress(left)
 		}
 		select {
@@ -32,6 +44,17 @@ func (l *Local) Run(ctx context.Context, settle time.Duration, progress func(lef
 		case <-time.After(min(left, again)):
 		}
 	}
+}
+
+// troubles are what needs attention, in order and without how it shows.
+func troubles(all []Finding) (names []string) {
+	for _, f := range all {
+		if f.Status >= Warn {
+			names = append(names, f.ID+" "+f.Resource)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // age is how long the youngest of the subscribers has run; without any, long
