@@ -21,7 +21,7 @@ const (
 // two looks in a row say the same. progress is told what it waits for; it
 // may be nil.
 func (l *Local) Run(ctx context.Context, settle time.Duration, progress func(left time.Duration)) ([]Finding, error) {
-	var before []Finding
+	var before []string // nothing, as in a sound system
 	for looks := 0; ; {
 		e := l.gather(ctx)
 		if err := ctx.Err(); err != nil {
@@ -29,10 +29,10 @@ func (l *Local) Run(ctx context.Context, settle time.Duration, progress func(lef
 		}
 		left := settle - e.age()
 		if left <= 0 {
-			now := judge(e, time.Now())
-			looks++
-			if looks == maxLooks || looks > 1 && slices.Equal(troubles(before), troubles(now)) || looks == 1 && len(troubles(now)) == 0 {
-				return now, nil
+			all := judge(e, time.Now())
+			now := troubles(all)
+			if looks++; looks == maxLooks || slices.Equal(before, now) {
+				return all, nil
 			}
 			before, left = now, again
 		} else if progress != nil {
