@@ -127,7 +127,17 @@ class Reader:
             with contextlib.suppress(OSError):
                 return fetch(url) == "ok"
 
+        def followed():
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                streams = [s for f in fetch(url.replace("/readyz", "/debug/state")) for s in f["sources"]]
+                return all(s["state"] not in ("connecting", "bootstrapping") for s in streams)
+            return True  # it follows no engine
+
         wait(f"{command!r} to be ready", ready, LIMIT)
+        # A person types for seconds. Some commands show engines that never come.
+        deadline = time.monotonic() + 5
+        while not followed() and time.monotonic() < deadline:
+            time.sleep(0.1)
         output.seek(0)
         return output.read()
 

@@ -3,8 +3,9 @@
 // does not take in time is dropped and counted. It knows nothing of what spans
 // are about.
 //
-// Sampling, ids and limits are the SDK's, which adds OTEL_RESOURCE_ATTRIBUTES. The way out is our own: the SDK's
-// exporter links all of gRPC, and its queue does not tell what it dropped.
+// Sampling, ids and limits are the SDK's, which adds OTEL_RESOURCE_ATTRIBUTES.
+// The way out is our own: the SDK's exporter links all of gRPC, and its queue
+// does not tell what it dropped.
 package tracing
 
 import (

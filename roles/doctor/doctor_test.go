@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -261,5 +264,29 @@ func TestByModelReadsAPage(t *testing.T) {
 	page := "# TYPE asked_total counter\nasked_total{hint_used=\"true\",model=\"a,b\"} 3\nasked_total{hint_used=\"false\",model=\"a,b\"} 4\nasked_total 1\nother 9\n\nbroken\n"
 	if diff := cmp.Diff(map[string]float64{"a,b": 7, "": 1}, byModel([]byte(page), "asked_total")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatPassesIsNoFinding(t *testing.T) {
+	t.Parallel()
+	looks := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/grpc.health.v1.Health/Check" {
+			http.NotFound(w, r)
+			return
+		}
+		if looks++; looks == 1 {
+			_, _ = io.WriteString(w, `{"status":"NOT_SERVING"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"status":"SERVING"}`)
+	}))
+	defer server.Close()
+	all, err := (&Local{Server: server.URL, HTTP: server.Client()}).Run(t.Context(), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := troubles(all); len(got) > 0 || looks != 3 {
+		t.Errorf("%q after %d looks, want nothing after 3", got, looks)
 	}
 }

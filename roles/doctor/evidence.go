@@ -23,7 +23,7 @@ import (
 const (
 	maxAnswer   = 16 << 20
 	maxReplicas = 10_000
-	callTimeout = 3 * time.Second
+	callTimeout = 10 * time.Second // a machine that is too busy shows as slow, and is no fault
 	// greetTimeout is how long an event endpoint may take to say its first byte.
 	greetTimeout = time.Second
 )
