@@ -80,6 +80,7 @@ generate: ## generate code from the .proto files; deepcopy and CRDs from api/; r
 	cd proto && $(GO) run -tags generate generate.go
 	cd deploy/dashboards && $(GO) run -tags generate generate.go
 	$(CONTROLLER_GEN) object crd paths=./api/... output:crd:dir=deploy/crds
+	@rm -f deploy/chart/rbac/role.yaml # without a marker none would be written
 	$(CONTROLLER_GEN) rbac:roleName=inference-cache-controller paths=./webhook/... paths=./reconcile/... paths=./bridge paths=./roles output:rbac:dir=deploy/chart/rbac
 	cd deploy/tools && $(GO) run ./chart
 

@@ -51,12 +51,12 @@ type memory struct {
 	unwiredPods int32
 }
 
-// Reconcile implements the controller.
-//
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cachebackends,verbs=get;list;watch;patch;update
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cachebackends/status,verbs=get;patch;update
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cachebackends/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile implements the controller.
 func (r *backends) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var b v1alpha1.CacheBackend
 	if err := r.client.Get(ctx, request.NamespacedName, &b); err != nil {

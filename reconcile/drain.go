@@ -80,9 +80,9 @@ func (r *backends) evictOne(ctx context.Context, b *v1alpha1.CacheBackend, some 
 	return r.evict(ctx, b, some[0], why)
 }
 
-// evict asks for one pod to go. Disruption budgets may forbid it for now.
-//
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
+
+// evict asks for one pod to go. Disruption budgets may forbid it for now.
 func (r *backends) evict(ctx context.Context, b *v1alpha1.CacheBackend, pod *corev1.Pod, why string) error {
 	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
 	err := r.client.SubResource("eviction").Create(ctx, pod.DeepCopy(), eviction)

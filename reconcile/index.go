@@ -37,10 +37,10 @@ type index struct {
 	loops  Loops
 }
 
-// Reconcile writes what servers hold into the CacheIndex and the backends.
-//
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cacheindices,verbs=get;list;watch;create
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cacheindices/status,verbs=get;patch;update
+
+// Reconcile writes what servers hold into the CacheIndex and the backends.
 func (r *index) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: indexEvery}
 	pulled := r.heard.Last()

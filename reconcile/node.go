@@ -137,10 +137,10 @@ func demandOf(b *v1alpha1.CacheBackend, engines []corev1.Pod) (demand map[string
 	return demand, running
 }
 
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
+
 // serveNodes carries a plan out; for a backend without servers on nodes it
 // removes those of an earlier spec.
-//
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
 func (r *backends) serveNodes(ctx context.Context, b *v1alpha1.CacheBackend, o *judge.Observed) (time.Duration, error) {
 	again, err := r.tidyCleaners(ctx, b, o.Servers)
 	if !nodeLocal(b) || o.Forbidden != "" {

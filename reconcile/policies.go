@@ -36,12 +36,12 @@ type policies struct {
 	log    *slog.Logger
 }
 
-// Reconcile hands the pusher what there is now and writes how that stands. It
-// has one worker, so an older list cannot land after a newer one.
-//
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cachepolicies;cachetenants,verbs=get;list;watch
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cachepolicies/status;cachetenants/status,verbs=get;patch;update
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+
+// Reconcile hands the pusher what there is now and writes how that stands. It
+// has one worker, so an older list cannot land after a newer one.
 func (r *policies) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx)
 	if err != nil {

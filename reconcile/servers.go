@@ -41,10 +41,10 @@ func NewServers(reader client.Reader, c Config, s Schemes) *Servers {
 	return &Servers{reader: reader, config: c, schemes: s, changed: make(chan struct{})}
 }
 
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch,namespace=inference-cache-system
+
 // Endpoints lists every server, ready or not: one that is not ready yet needs
 // policies too. Those that are ending are left alone.
-//
-// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch,namespace=system
 func (s *Servers) Endpoints(ctx context.Context) ([]loops.Server, error) {
 	var list discoveryv1.EndpointSliceList
 	err := s.reader.List(ctx, &list, client.InNamespace(s.config.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.config.ServerService})

@@ -45,10 +45,10 @@ type Deps struct {
 	Acknowledged <-chan event.GenericEvent
 }
 
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=inference-cache-system
+
 // Setup registers the controllers with a manager made with CacheOptions and
 // ClientOptions. It starts nothing.
-//
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=system
 func Setup(mgr ctrl.Manager, d Deps) error {
 	nodes, err := cluster.New(mgr.GetConfig(), func(o *cluster.Options) {
 		o.Scheme, o.Cache, o.Logger = mgr.GetScheme(), nodeCacheOptions(), mgr.GetLogger()

@@ -40,12 +40,12 @@ type secretState struct {
 	credentials       string
 }
 
-// storage brings about Managed storage, or removes it where it is not wanted,
-// and sees how External storage does.
-//
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;delete
+
+// storage brings about Managed storage, or removes it where it is not wanted,
+// and sees how External storage does.
 func (r *backends) storage(ctx context.Context, b *v1alpha1.CacheBackend, o *judge.Observed, m *memory) error {
 	name := client.ObjectKeyFromObject(b)
 	if !managed(b) {
@@ -190,10 +190,10 @@ func replace(next, want client.Object) {
 	}
 }
 
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;delete
+
 // lookAtSecret sees that there is a password, making one where none is named.
 // Only its metadata is read: the word for it changes with every write to it.
-//
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;delete
 func (r *backends) lookAtSecret(ctx context.Context, b *v1alpha1.CacheBackend, m *memory) error {
 	ref := b.RemotePassword()
 	reference := ref.Name + "/" + ref.Key

@@ -36,10 +36,10 @@ type linker struct {
 	log     *slog.Logger
 }
 
-// Handle answers for one pod.
-//
 // +kubebuilder:rbac:groups=inferencecache.io,resources=cachebackends,verbs=list
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Handle answers for one pod.
 func (h *linker) Handle(ctx context.Context, request admission.Request) admission.Response {
 	pod := &corev1.Pod{}
 	if err := h.decoder.Decode(request, pod); err != nil {

@@ -59,9 +59,9 @@ type cluster struct {
 // asked for one Secret, and a cache would hold all of them.
 func Cluster(c client.Client, o Options) Store { return &cluster{c, o} }
 
-// Load reads the Secret.
-//
 // +kubebuilder:rbac:groups="",namespace=inference-cache-system,resources=secrets,resourceNames=webhook-server-cert,verbs=get;patch
+
+// Load reads the Secret.
 func (c *cluster) Load(ctx context.Context) (map[string][]byte, string, error) {
 	secret := c.secret()
 	if err := c.client.Get(ctx, client.ObjectKeyFromObject(secret), secret); apierrors.IsNotFound(err) {
@@ -91,10 +91,10 @@ func (c *cluster) secret() *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.options.Namespace, Name: c.options.Secret}}
 }
 
-// Publish writes the bundle into both configurations where it is missing.
-//
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=inference-cache-mutating-webhook-configuration,verbs=get;patch
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=inference-cache-validating-webhook-configuration,verbs=get;patch
+
+// Publish writes the bundle into both configurations where it is missing.
 func (c *cluster) Publish(ctx context.Context, bundle []byte) (changed bool, err error) {
 	configurations, err := c.configurations(ctx)
 	if err != nil {
