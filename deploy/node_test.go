@@ -104,7 +104,7 @@ func start(t *testing.T, name string, args ...string) *process {
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {
-			t.Logf("%s %s printed:\n%s", name, strings.Join(args, " "), last(p.printed(), 4<<10))
+			t.Logf("%s %s printed:\n%s", name, strings.Join(args, " "), last(p.printed(), 16<<10))
 		}
 	})
 	return p
@@ -134,7 +134,7 @@ func contain(t *testing.T, pod *corev1.Pod, container string, more ...string) []
 	t.Helper()
 	at := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
 	if at < 0 {
-		t.Fatalf("pod %s has no container %s", pod.Name, container)
+		t.Fatalf("pod %s has no container %s; annotations %q", pod.Name, container, pod.Annotations)
 	}
 	c := pod.Spec.Containers[at]
 	ip := pod.Status.PodIP
@@ -215,11 +215,11 @@ func (p *process) becomesReady(t *testing.T, url string) {
 		}
 		select {
 		case <-p.done:
-			t.Fatalf("%s ended: %s", p.name, last(p.printed(), 4<<10))
+			t.Fatalf("%s ended: %s", p.name, last(p.printed(), 16<<10))
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s is not ready: %v: %s", p.name, errors.Join(err, fmt.Errorf("status %d", status)), last(p.printed(), 4<<10))
+			t.Fatalf("%s is not ready: %v: %s", p.name, errors.Join(err, fmt.Errorf("status %d", status)), last(p.printed(), 16<<10))
 		}
 	}
 }

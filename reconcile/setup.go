@@ -46,6 +46,7 @@ type Deps struct {
 }
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=inference-cache-system
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch,namespace=inference-cache-system
 
 // Setup registers the controllers with a manager made with CacheOptions and
 // ClientOptions. It starts nothing.
