@@ -27,7 +27,7 @@ type Config struct {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "operator-namespace", "inference-cache-system", "controller: namespace of the operator and its servers")
 	fs.StringVar(&c.ServerService, "server-service", "inference-cache-server", "controller: Service of the servers in that namespace; every endpoint of it gets policies")
-	fs.StringVar(&c.LMCacheImage, "lmcache-image", "", "controller: image of LMCache servers whose CacheBackend names none")
+	fs.StringVar(&c.LMCacheImage, "lmcache-image", "", "controller: image of LMCache servers whose CacheBackend names none (empty: beside an engine the engine's own, which has LMCache too; NodeLocal backends must name one)")
 	fs.StringVar(&c.RedisImage, "redis-image", render.DefaultRedisImage, "controller: image of Managed remote storage whose CacheBackend names none")
 	fs.StringVar(&c.SubscriberImage, "subscriber-image", "", "controller: image of this program, for subscriber sidecars (empty: none are injected)")
 	fs.StringSliceVar(&c.SubscriberServers, "subscriber-server", nil, "controller: server that injected subscribers report to, may be repeated (empty: that of --server-service)")

@@ -23,6 +23,9 @@ func BackendWarnings(b, old *v1alpha1.CacheBackend, options inject.Options) (war
 	if image := serverImage(b); image != "" && !strings.Contains(image, "@sha256:") {
 		warn("the server's image %s is not pinned by digest: pods may run different code", image)
 	}
+	if lm := b.Spec.LMCache; lm != nil && lm.NodeLocal != nil && serverImage(b) == "" && options.LMCacheImage == "" {
+		warn("spec.lmCache.nodeLocal.server.image is not set, and the operator has no default: engine pods will run without cache")
+	}
 	if r := b.Spec.RemoteStorage; r != nil && r.Ownership == v1alpha1.External {
 		warn("spec.remoteStorage: KV blocks, which are user data, travel to %s unencrypted", r.Endpoint)
 		if b.RemotePassword() == nil {

@@ -204,6 +204,8 @@ func TestWarnings(t *testing.T) {
 	f(domain+`, lmCache: {podLocal: {server: {l1Capacity: 8Gi, image: "a:b"}}}`, "not pinned")
 	f(domain+`, lmCache: {nodeLocal: {server: {l1Capacity: 8Gi, image: "a:b"}}}`, "not pinned")
 	f(domain+`, lmCache: {podLocal: {server: {l1Capacity: 8Gi, image: "a@sha256:0"}}}`, "")
+	f(domain+`, lmCache: {podLocal: {server: {l1Capacity: 8Gi}}}`, "") // runs the engine's image
+	f(domain+`, lmCache: {nodeLocal: {server: {l1Capacity: 8Gi}}}`, "image is not set")
 	f(domain+`, `+in(redis, "r:6379"), "unencrypted")
 	f(domain+`, `+in(redis, "r:6379"), "authentication is not set")
 	if got := BackendWarnings(backend(t, domain), nil, inject.Options{}); len(got) != 1 {

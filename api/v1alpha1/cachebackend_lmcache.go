@@ -74,7 +74,8 @@ type PodLocalSpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.limits) || !('memory' in self.resources.limits) || quantity(string(self.resources.limits['memory'])).compareTo(quantity(string(self.l1Capacity)).add(quantity('1Gi'))) >= 0",message="the memory limit must be at least l1Capacity + 1Gi: raise or remove it",fieldPath=".resources"
 // +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.requests) || !('cpu' in self.resources.requests) || quantity(string(self.resources.requests['cpu'])).isGreaterThan(quantity('0'))",message="the cpu request must be positive",fieldPath=".resources"
 type PodLocalServer struct {
-	// Image of the server, best pinned by digest. Unset: the operator's.
+	// Image of the server, best pinned by digest. Unset: the operator's,
+	// or else the engine's own.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^\S+$`

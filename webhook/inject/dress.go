@@ -13,7 +13,8 @@ import (
 
 // Options are what the operator, not the backend, decides.
 type Options struct {
-	// LMCacheImage runs LMCache servers whose backend names no image.
+	// LMCacheImage runs LMCache servers whose backend names no image. Empty:
+	// PodLocal servers run the engine's, NodeLocal ones need to name theirs.
 	LMCacheImage string
 	// SubscriberImage is the image of this program; empty: no subscribers.
 	SubscriberImage string

@@ -111,6 +111,25 @@ func TestDress(t *testing.T) {
 	}
 }
 
+// TestServerWithoutImageRunsTheEngines: the operator has no default either.
+func TestServerWithoutImageRunsTheEngines(t *testing.T) {
+	t.Parallel()
+	bare := options
+	bare.LMCacheImage = ""
+	backend, pod := readCase(t, "testdata/vllm-podlocal.in.yaml")
+	backend.Spec.LMCache.PodLocal.Server.Image = ""
+	o := Dress(pod, backend, bare)
+	at := slices.IndexFunc(o.Pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerMPServer })
+	if o.Refusal != nil || at < 0 || o.Pod.Spec.InitContainers[at].Image != pod.Spec.Containers[0].Image {
+		t.Errorf("refusal %v, init containers %v", o.Refusal, o.Pod.Spec.InitContainers)
+	}
+	backend, pod = readCase(t, "testdata/vllm-nodelocal.in.yaml")
+	backend.Spec.LMCache.NodeLocal.Server.Image = ""
+	if o := Dress(pod, backend, bare); o.Refusal == nil || !strings.Contains(o.Refusal.Message, "nodeLocal.server.image") {
+		t.Errorf("a NodeLocal server without an image: %v", o.Refusal)
+	}
+}
+
 func checkUntouched(t *testing.T, before, after *corev1.Pod) {
 	t.Helper()
 	want, got := Clean(before), Clean(after)

@@ -49,7 +49,9 @@ func (w *wiring) placePodLocal(spec *v1alpha1.PodLocalSpec) (host string, port i
 	}
 	image := serverImage(s.Image, w.options)
 	if image == "" {
-		return "", 0, refuse(v1alpha1.SkipInvalidBackend, "no image of the LMCache server is known: set lmCache.podLocal.server.image, or the operator's default")
+		// It has LMCache, since the engine's connector imports it, and of the
+		// engine's own version.
+		image = w.engine().Image
 	}
 	remote, err := remoteAdapter(w.backend)
 	if err != nil {
