@@ -155,7 +155,7 @@ func (in *installed) runEngines(t *testing.T, ns string, want int) []corev1.Pod 
 	for _, pod := range engines {
 		ip := pod.Status.PodIP
 		sim := start(t, "sim "+pod.Name, "sim", "--name="+pod.Name, "--model=meta-llama/Llama-3.1-8B-Instruct",
-			"--listen="+ip+":8000", "--events=tcp://"+ip+":5557", "--replay=tcp://"+ip+":5558", "--prefill-rate=100000", "--decode-rate=10000")
+			"--listen="+ip+":8000", "--topic="+topicOf(t, &pod), "--events=tcp://"+ip+":5557", "--replay=tcp://"+ip+":5558", "--prefill-rate=100000", "--decode-rate=10000")
 		sim.becomesReady(t, "http://"+ip+":8000/health")
 		args := contain(t, &pod, v1alpha1.ContainerSubscriber, "--listen=:9090")
 		// There is no DNS here, so the name of all servers is their addresses.
@@ -289,9 +289,8 @@ func statusShows(t *testing.T, ns, name string) {
 func (in *installed) policyArrives(t *testing.T, ns string, more *v1alpha1.CachePolicy) {
 	t.Helper()
 	if more != nil {
-		if err := it.Client.Create(t.Context(), more); err != nil {
-			t.Fatal(err)
-		}
+		// No kubelet takes a dead controller out of the webhooks' Service.
+		it.Eventually(t, "a controller to admit the policy", func(ctx context.Context) error { return it.Client.Create(ctx, more) })
 	}
 	waitLong(t, "the policy to be programmed", func(ctx context.Context) error {
 		var list v1alpha1.CachePolicyList
@@ -394,7 +393,7 @@ func (in *installed) leaderDies(t *testing.T, ns string) {
 	if err := it.Client.DeleteAllOf(t.Context(), &v1alpha1.CachePolicy{}, client.InNamespace(ns)); err != nil {
 		t.Fatal(err)
 	}
-	leads := func(p *process) bool { return strings.Contains(p.printed(), "successfully acquired lease") }
+	leads := func(p *process) bool { return strings.Contains(p.printed(), "Successfully acquired lease") }
 	at := slices.IndexFunc(in.controllers, leads)
 	if at < 0 {
 		t.Fatal("nobody leads")

@@ -4,6 +4,7 @@ package deploy
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -222,4 +223,19 @@ func (p *process) becomesReady(t *testing.T, url string) {
 			t.Fatalf("%s is not ready: %v: %s", p.name, errors.Join(err, fmt.Errorf("status %d", status)), last(p.printed(), 16<<10))
 		}
 	}
+}
+
+// topicOf is where the engine in a pod was told to publish its events.
+func topicOf(t *testing.T, pod *corev1.Pod) string {
+	t.Helper()
+	args := pod.Spec.Containers[0].Args
+	at := slices.Index(args, "--kv-events-config")
+	var config struct{ Topic string }
+	if at < 0 || at+1 == len(args) {
+		t.Fatalf("the engine of pod %s publishes no events: %q; annotations %q", pod.Name, args, pod.Annotations)
+	}
+	if err := json.Unmarshal([]byte(args[at+1]), &config); err != nil {
+		t.Fatalf("events of pod %s: %v", pod.Name, err)
+	}
+	return config.Topic
 }

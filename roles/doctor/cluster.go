@@ -75,6 +75,7 @@ func (c *Cluster) inspect(ctx context.Context) *inspection {
 	if c.ObjectsOnly {
 		return seen
 	}
+	seen.serving = c.handshakes(ctx, seen.controllers)
 	seen.tokens = c.token(ctx, seen.home, controllerAudience)
 	other := c.token(ctx, seen.home, policyAudience)
 	var mu sync.Mutex // guards seen

@@ -111,7 +111,6 @@ func (c *Cluster) read(ctx context.Context) *objects {
 	list(&engines, in, client.HasLabels{v1alpha1.LabelCacheDomain})
 	o.backends, o.policies, o.tenants, o.indices, o.engines = backends.Items, policies.Items, tenants.Items, indices.Items, engines.Items
 	o.hooks = c.hooks(list)
-	o.serving = c.handshakes(ctx, o)
 	return o
 }
 
@@ -152,9 +151,9 @@ func (c *Cluster) hooks(list func(client.ObjectList, ...client.ListOption)) (all
 }
 
 // handshakes asks every controller for the certificate of its webhooks.
-func (c *Cluster) handshakes(ctx context.Context, o *objects) (all []handshake) {
-	for i := range o.controllers {
-		pod := &o.controllers[i]
+func (c *Cluster) handshakes(ctx context.Context, controllers []corev1.Pod) (all []handshake) {
+	for i := range controllers {
+		pod := &controllers[i]
 		h := handshake{pod: pod.Name}
 		h.chain, h.err = c.chain(ctx, pod)
 		all = append(all, h)
