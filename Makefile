@@ -14,7 +14,8 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 RACE := ./bench/... ./webhook/certs/... ./bridge/... ./index/... ./reconcile ./reconcile/manifests ./subscriber/... ./roles ./roles/server/... ./internal/auth/... ./internal/journal/... ./internal/life/... ./internal/memhttp/... ./internal/obs/... ./internal/tracing/... ./internal/engine/sim/...
 # The race detector needs a C compiler; without one the tests run without it.
 # One package at a time: several of these wait for processes that share the cores.
-WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race -p 1 || echo $(GO) test -p 1)
+# `make check` vets; doing so again for each set of flags costs minutes.
+WITH_RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo CGO_ENABLED=1 $(GO) test -race -vet=off -p 1 || echo $(GO) test -vet=off -p 1)
 
 # Every fuzz target as package:name.
 FUZZ := $(shell grep -rlE '^func Fuzz' --include='*_test.go' . 2>/dev/null | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9]+' | sed -E 's|/[^/]+_test.go:func |:|' | sort -u)
@@ -40,10 +41,10 @@ run: build ## run everything on loopback: server, three simulated engines, subsc
 	@exec $(BIN) run --role=all
 
 test: ## run every test, packages with goroutines under the race detector
-	$(GO) test $$($(GO) list ./... | grep -vE "$$($(GO) list $(RACE) | paste -sd'|' | sed 's/\./\\./g; s/|/$$|/g; s/$$/$$/')")
+	$(GO) test -vet=off $$($(GO) list ./... | grep -vE "$$($(GO) list $(RACE) | paste -sd'|' | sed 's/\./\\./g; s/|/$$|/g; s/$$/$$/')")
 	@case '$(WITH_RACE)' in *-race*) ;; *) echo 'no C compiler: testing without the race detector' ;; esac
 	$(WITH_RACE) $(RACE)
-	$(GO) test -run Allocates ./roles/server # what the race detector allocates is not ours
+	$(GO) test -vet=off -run Allocates ./roles/server # what the race detector allocates is not ours
 	cd deploy/tools && $(GO) test ./...
 	cd deploy/image && $(GO) test ./...
 
@@ -54,7 +55,7 @@ cluster-bins: ## build the Kubernetes control plane that tests run on: ten minut
 # see what the binaries are.
 test-cluster: cluster-bins ## run the tests that need a Kubernetes control plane, and count them
 	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
-	{ $(GO) test -tags cluster -count=1 -p 1 -timeout 15m -v -run '^($(CLUSTER_TESTS))$$' $(CLUSTER) 2>&1; echo $$? >"$$out.rc"; } | tee "$$out"; \
+	{ $(GO) test -tags cluster -vet=off -count=1 -p 1 -timeout 20m -v -run '^($(CLUSTER_TESTS))$$' $(CLUSTER) 2>&1; echo $$? >"$$out.rc"; } | tee "$$out"; \
 	rc=$$(cat "$$out.rc"); rm -f "$$out.rc"; \
 	echo "cluster tests: $$(grep -c '^--- PASS' "$$out") passed, $$(grep -c '^--- FAIL' "$$out") failed, $$(grep -c '^--- SKIP' "$$out") skipped"; \
 	exit $$rc
