@@ -28,7 +28,7 @@ var program string
 // buildProgram builds what every container of these tests runs.
 func buildProgram(dir string) error {
 	program = filepath.Join(dir, "inferencecache")
-	build := exec.Command("go", "build", "-o", program, "inferencecache.io/inferencecache")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "inferencecache.io/inferencecache")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the program: %w: %s", err, out)
 	}

@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
@@ -51,7 +52,8 @@ func newWitness(t *testing.T, account string) *witness {
 		FlushInterval: -1,                         // watches
 		ErrorLog:      log.New(io.Discard, "", 0), // those who died hang up
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	// Without TLS clients would send no token.
+	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		lethal, before := w.note(r)
 		if lethal && before {
 			w.die()
@@ -66,7 +68,7 @@ func newWitness(t *testing.T, account string) *witness {
 	}))
 	t.Cleanup(server.CloseClientConnections)
 	config := clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: server.URL}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: it.Token(t, home, account, "")}},
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/VictoriaMetrics/metrics"
@@ -80,10 +81,21 @@ func (p *process) addDoors(tlsConfig *tls.Config, onStop func()) (*doors, error)
 	return data, nil
 }
 
+// settled is how long after a process is ready its start is over.
+const settled = time.Second
+
 // run goes through life until ctx ends.
 func (p *process) run(ctx context.Context) error {
 	p.add(life.Hands, "readiness", func(ctx context.Context) error {
 		p.page.SetReady(true) // everything below is bound and running
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settled):
+		}
+		if err := giveBack(); err != nil {
+			p.log.Debug("memory of the start is not given back", "err", err)
+		}
 		<-ctx.Done()
 		return nil
 	})
