@@ -53,9 +53,9 @@ cluster-bins: ## build the Kubernetes control plane that tests run on: ten minut
 
 # One control plane at a time, and never from go test's cache, which does not
 # see what the binaries are.
-test-cluster: cluster-bins ## run the tests that need a Kubernetes control plane, and count them
+test-cluster: cluster-bins ## run the tests that need a Kubernetes control plane, and count them (SHORT=-short: without those that take minutes)
 	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; \
-	{ $(GO) test -tags cluster -vet=off -count=1 -p 1 -timeout 20m -v -run '^($(CLUSTER_TESTS))$$' $(CLUSTER) 2>&1; echo $$? >"$$out.rc"; } | tee "$$out"; \
+	{ $(GO) test -tags cluster -vet=off $(SHORT) -count=1 -p 1 -timeout 40m -v -run '^($(CLUSTER_TESTS))$$' $(CLUSTER) 2>&1; echo $$? >"$$out.rc"; } | tee "$$out"; \
 	rc=$$(cat "$$out.rc"); rm -f "$$out.rc"; \
 	echo "cluster tests: $$(grep -c '^--- PASS' "$$out") passed, $$(grep -c '^--- FAIL' "$$out") failed, $$(grep -c '^--- SKIP' "$$out") skipped"; \
 	exit $$rc

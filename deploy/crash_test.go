@@ -30,6 +30,9 @@ import (
 // CacheBackends ask for and while it takes it down. Its successor must end where
 // one that lives ends.
 func TestControllerKilledAtEachWriteConverges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("dozens of controllers live and die: minutes")
+	}
 	it.Node(t, "node", 16)
 	w := webhooksOnly(t)
 	want, writes := w.round(t, 0, false, nil)

@@ -37,6 +37,9 @@ const (
 // that report all the time, and counts what it writes when nothing happens, for
 // INFERENCECACHE_QUIET (1m).
 func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a thousand pods start: minutes")
+	}
 	quiet := time.Minute
 	if text := os.Getenv("INFERENCECACHE_QUIET"); text != "" {
 		var err error
