@@ -60,8 +60,8 @@ const (
 	ReasonNodeServersAmbiguous  = "AmbiguousNodeLocalServers"
 	ReasonNodeLocalNotAllowed   = "NodeLocalNotAllowed"
 	ReasonEngineSchedulePending = "EngineSchedulingPending"
-	ReasonOutdated              = "Outdated" // of a pod: works, wired from an older spec
-	ReasonOptedOut              = "OptedOut" // of a pod: it asked not to be wired
+	ReasonOutdated              = "Outdated"        // of a pod: works, wired from an older spec
+	ReasonOptedOut              = "OptedOut"        // of a pod: it asked not to be wired
 	ReasonEnginesNotReady       = "EnginesNotReady" // wired, and there is no server to wait for
 	ReasonHiCacheReady          = "HiCacheReady"
 	ReasonEventsOnlyActive      = "EventsOnlyActive"
