@@ -42,7 +42,7 @@ run: build ## run everything on loopback: server, three simulated engines, subsc
 
 test: ## run every test, packages with goroutines under the race detector
 	$(GO) test -vet=off $$($(GO) list ./... | grep -vE "$$($(GO) list $(RACE) | paste -sd'|' | sed 's/\./\\./g; s/|/$$|/g; s/$$/$$/')")
-	@case '$(WITH_RACE)' in *-race*) ;; *) echo 'no C compiler: testing without the race detector' ;; esac
+	@case '$(WITH_RACE)' in *-race*) CGO_ENABLED=1 $(GO) build -race $(RACE) ;; *) echo 'no C compiler: testing without the race detector' ;; esac # on every core: -p 1 is for the compiler too
 	$(WITH_RACE) $(RACE)
 	$(GO) test -vet=off -run Allocates ./roles/server # what the race detector allocates is not ours
 	cd deploy/tools && $(GO) test ./...
