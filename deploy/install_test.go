@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,14 +68,16 @@ const (
 // installed is the program's own manifest in the cluster, and its pods as
 // processes on this machine.
 type installed struct {
-	servers     []string // addresses of their pods
+	t           *testing.T // that it ends with
+	servers     []string   // addresses of their pods
+	running     []*process // in them
 	controllers []*process
 }
 
 // apply installs as docs/install.md says, and does what kubelets would.
 func apply(t *testing.T) *installed {
 	t.Helper()
-	in := &installed{}
+	in := &installed{t: t}
 	t.Cleanup(func() { // what the test did not get to
 		manifest, err := Manifest(home, DefaultImage)
 		if err != nil {
@@ -86,7 +90,7 @@ func apply(t *testing.T) *installed {
 	for _, pod := range podsOf(t, home, "server", 2) {
 		p := start(t, pod.Name, contain(t, &pod, "server", "--kubeconfig="+kubeconfig)...)
 		p.becomesReady(t, "http://"+pod.Status.PodIP+":9090/readyz")
-		in.servers = append(in.servers, pod.Status.PodIP)
+		in.servers, in.running = append(in.servers, pod.Status.PodIP), append(in.running, p)
 	}
 	kubeconfig = it.KubeconfigOf(t, home, controllerAccount)
 	for _, pod := range podsOf(t, home, "controller", 2) {
@@ -128,6 +132,7 @@ func TestInstallServesAndGoes(t *testing.T) {
 	it.Node(t, "node", 16)
 	in := apply(t)
 	const ns = "team-a"
+	t.Run("every sample is accepted", samplesAreAccepted)
 	do(t, "first")
 	engines := in.runEngines(t, ns, 2)
 	t.Run("a wrong token is refused", in.tokensAreChecked)
@@ -142,7 +147,7 @@ func TestInstallServesAndGoes(t *testing.T) {
 		do(t, "doctor")
 		doctorFinds(t)
 	})
-	t.Run("doctor names what is wrong", func(t *testing.T) { doctorNames(t, ns) })
+	t.Run("doctor names what is wrong", func(t *testing.T) { in.doctorNames(t, ns) })
 	t.Run("another takes over from a leader that dies", func(t *testing.T) { in.leaderDies(t, ns) })
 	t.Run("removing it leaves nothing", func(t *testing.T) { leavesNothing(t, ns) })
 }
@@ -170,6 +175,20 @@ func (in *installed) runEngines(t *testing.T, ns string, want int) []corev1.Pod 
 		start(t, "subscriber of "+pod.Name, args...)
 	}
 	return engines
+}
+
+// samplesAreAccepted sends everything in deploy/samples through the API
+// server's schemas, where unknown and duplicate fields are errors, and through
+// the webhooks.
+func samplesAreAccepted(t *testing.T) {
+	out, err := it.Kubectl(t, "", "apply", "--dry-run=server", "--validate=strict", "-n", it.Namespace(t), "-f", "samples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob("samples/*.yaml")
+	if done := strings.Count(out, "(server dry run)"); len(files) == 0 || done < len(files) {
+		t.Errorf("%d objects of %d samples: %s", done, len(files), out)
+	}
 }
 
 // tokensAreChecked asks a server's control port with each token that is not
@@ -319,14 +338,27 @@ func (in *installed) policyArrives(t *testing.T, ns string, more *v1alpha1.Cache
 // doctorFinds wants these findings, and no other, from a look at everything.
 func doctorFinds(t *testing.T, want ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program, "doctor", "--direct", "-o", "json")
+	if err := compareFindings(t.Context(), want); err != nil {
+		t.Error(err)
+	}
+}
+
+// doctorComesToFind waits for them: loops come round, and servers that started
+// anew hear everything again.
+func doctorComesToFind(t *testing.T, want ...string) {
+	t.Helper()
+	waitLong(t, "doctor's findings", func(ctx context.Context) error { return compareFindings(ctx, want) })
+}
+
+func compareFindings(ctx context.Context, want []string) error {
+	cmd := exec.CommandContext(ctx, program, "doctor", "--direct", "-o", "json")
 	cmd.Env = it.Environ()
 	out, err := cmd.Output()
 	var report struct {
 		Findings []struct{ ID, Status, Resource, Message, Evidence string }
 	}
 	if decodeErr := json.Unmarshal(out, &report); decodeErr != nil {
-		t.Fatalf("doctor: %v: %s", err, out)
+		return fmt.Errorf("doctor: %w: %s", err, out)
 	}
 	var got []string
 	for _, f := range report.Findings {
@@ -336,13 +368,14 @@ func doctorFinds(t *testing.T, want ...string) {
 	}
 	slices.Sort(got)
 	if got = slices.Compact(got); !slices.Equal(got, want) || (err != nil) != (len(want) > 0) {
-		t.Errorf("doctor found %q, want %q: %v: %s", got, want, err, show(report.Findings))
+		return fmt.Errorf("doctor found %q, want %q: %v: %s", got, want, err, show(report.Findings))
 	}
+	return nil
 }
 
 // doctorNames makes faults of an installation one after the other, and mends
 // each.
-func doctorNames(t *testing.T, ns string) {
+func (in *installed) doctorNames(t *testing.T, ns string) {
 	apply := func(text string) {
 		t.Helper()
 		if _, err := it.Kubectl(t, text, "apply", "-n", ns, "-f", "-"); err != nil {
@@ -365,27 +398,54 @@ func doctorNames(t *testing.T, ns string) {
 	doctorFinds(t, "pods-unwired")
 	remove("pod", "odd")
 
-	hooks := &admissionv1.MutatingWebhookConfiguration{}
-	if err := it.Client.Get(t.Context(), client.ObjectKey{Name: "inference-cache-mutating-webhook-configuration"}, hooks); err != nil {
-		t.Fatal(err)
+	apply(`{apiVersion: inferencecache.io/v1alpha1, kind: CacheBackend, metadata: {name: empty}, spec: {runtime: VLLM, cacheDomain: empty, integration: {mode: EventsOnly}}}`)
+	doctorComesToFind(t, "no-engine-pods")
+	remove("cachebackend", "empty")
+
+	// Controllers mend this within a minute, so look more than once.
+	waitLong(t, "doctor to see an authority of somebody else", func(ctx context.Context) error {
+		hooks := &admissionv1.MutatingWebhookConfiguration{}
+		if err := it.Client.Get(ctx, client.ObjectKey{Name: "inference-cache-mutating-webhook-configuration"}, hooks); err != nil {
+			return err
+		}
+		for i := range hooks.Webhooks {
+			hooks.Webhooks[i].ClientConfig.CABundle = it.Config.CAData // a good one
+		}
+		if err := it.Client.Update(ctx, hooks); err != nil {
+			return err
+		}
+		return compareFindings(ctx, []string{"webhook-untrusted"})
+	})
+	doctorComesToFind(t)
+
+	follower := in.controllers[0]
+	if follower.leads() {
+		follower = in.controllers[1]
 	}
-	bundle := hooks.Webhooks[0].ClientConfig.CABundle
-	other := slices.Clone(hooks.Webhooks)
-	for i := range other {
-		other[i].ClientConfig.CABundle = it.Config.CAData // a good one, of somebody else
-	}
-	hooks.Webhooks = other
-	if err := it.Client.Update(t.Context(), hooks); err != nil {
-		t.Fatal(err)
-	}
-	doctorFinds(t, "webhook-untrusted")
-	for i := range hooks.Webhooks {
-		hooks.Webhooks[i].ClientConfig.CABundle = bundle
-	}
-	if err := it.Client.Update(t.Context(), hooks); err != nil {
-		t.Fatal(err)
-	}
-	doctorFinds(t)
+	follower.signal(t, syscall.SIGSTOP)
+	doctorFinds(t, "webhook-unreachable")
+	follower.signal(t, syscall.SIGCONT)
+
+	t.Run("a server that takes every token", in.carelessServer)
+	t.Run("a replica that one server knows", func(t *testing.T) {
+		half := &installed{servers: in.servers[:1]}
+		half.report(t, []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "half"}}})
+		doctorComesToFind(t, "servers-disagree")
+	})
+	doctorComesToFind(t)
+}
+
+// carelessServer puts one in the place of a server that takes every token.
+func (in *installed) carelessServer(t *testing.T) {
+	p := in.running[0]
+	p.stop()
+	args := slices.DeleteFunc(slices.Clone(p.args), func(a string) bool { return strings.HasPrefix(a, "--allowed-controller-sa=") })
+	careless := start(t, "careless "+p.name, append(args, "--insecure-disable-auth")...)
+	careless.becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
+	doctorComesToFind(t, "audience-ignored")
+	careless.stop()
+	in.running[0] = start(in.t, p.name, p.args...)
+	in.running[0].becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
 }
 
 // leaderDies kills the leader, which then cannot give up its lease.
@@ -393,8 +453,7 @@ func (in *installed) leaderDies(t *testing.T, ns string) {
 	if err := it.Client.DeleteAllOf(t.Context(), &v1alpha1.CachePolicy{}, client.InNamespace(ns)); err != nil {
 		t.Fatal(err)
 	}
-	leads := func(p *process) bool { return strings.Contains(p.printed(), "Successfully acquired lease") }
-	at := slices.IndexFunc(in.controllers, leads)
+	at := slices.IndexFunc(in.controllers, (*process).leads)
 	if at < 0 {
 		t.Fatal("nobody leads")
 	}
@@ -403,7 +462,7 @@ func (in *installed) leaderDies(t *testing.T, ns string) {
 	in.policyArrives(t, ns, &v1alpha1.CachePolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "second"}, Spec: v1alpha1.CachePolicySpec{MinimumMatchedTokens: new(int32(32))},
 	})
-	if !leads(in.controllers[0]) {
+	if !in.controllers[0].leads() {
 		t.Error("nobody took over")
 	}
 }

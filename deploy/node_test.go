@@ -68,6 +68,7 @@ func path(environ []string) (last string) {
 // says that it does.
 type process struct {
 	name string
+	args []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 
@@ -91,7 +92,7 @@ func (p *process) printed() string {
 // start runs the program until the test ends.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
-	p := &process{name: name, done: make(chan struct{})}
+	p := &process{name: name, args: args, done: make(chan struct{})}
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -127,6 +128,16 @@ func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
+
+func (p *process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leads says whether a controller has won an election.
+func (p *process) leads() bool { return strings.Contains(p.printed(), "Successfully acquired lease") }
 
 // contain makes the arguments of a pod's container those of a process here: it
 // listens on the pod's address alone, since all pods share this machine, finds
