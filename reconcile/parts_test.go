@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,8 +85,13 @@ func TestHitRateIsOfTheLastMinutes(t *testing.T) {
 
 func TestEndpointsAreDialledAgainAndChangesTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var problem error
-		d := NewDials(func(context.Context, string) error { return problem })
+		var refuses atomic.Bool
+		d := NewDials(func(context.Context, string) error {
+			if refuses.Load() {
+				return errors.New("refused")
+			}
+			return nil
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- d.Start(ctx) }()
@@ -109,7 +115,7 @@ func TestEndpointsAreDialledAgainAndChangesTold(t *testing.T) {
 		if told() {
 			t.Error("the same answer is told again")
 		}
-		problem = errors.New("refused")
+		refuses.Store(true)
 		time.Sleep(dialEvery)
 		if !told() || d.Ask(name, "redis:6379").Problem != "refused" {
 			t.Error("an endpoint that went away is not told")

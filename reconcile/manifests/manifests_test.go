@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,8 +71,8 @@ func TestFolderIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "p.yaml", policyFile)
 	synctest.Test(t, func(t *testing.T) {
-		adopted := 0
-		f := &Folder{Dir: dir, Adopt: func(policy.Document) error { adopted++; return nil }, Log: slog.New(slog.DiscardHandler)}
+		var adopted atomic.Int64
+		f := &Folder{Dir: dir, Adopt: func(policy.Document) error { adopted.Add(1); return nil }, Log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- f.Run(ctx) }()
@@ -81,12 +82,12 @@ func TestFolderIsFollowed(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		step := func(what string, want int) {
+		step := func(what string, want int64) {
 			t.Helper()
 			time.Sleep(2 * Every)
 			synctest.Wait()
-			if adopted != want {
-				t.Errorf("%s: adopted %d times, want %d", what, adopted, want)
+			if got := adopted.Load(); got != want {
+				t.Errorf("%s: adopted %d times, want %d", what, got, want)
 			}
 		}
 		step("nothing changed", 0)
