@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -228,12 +229,12 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// cause is an error without what changes from try to try.
+// cause is an error at a length that a status may have.
 func cause(err error) string {
 	const limit = 512
 	text := err.Error()
 	if len(text) > limit {
-		text = text[:limit] + "..."
+		text = strings.ToValidUTF8(text[:limit], "") + "..."
 	}
 	return text
 }

@@ -32,6 +32,7 @@ type examination struct {
 	cluster           doctor.Cluster
 	kubeconfig, where string // file, and the context in it
 	local, noColour   bool
+	byAddress         bool // one of addressFlags was given
 	tokenFile, output string
 	timeout, settle   time.Duration
 }
@@ -73,13 +74,20 @@ nothing. It exits with 0 if nothing needs attention, with 1 if the worst is a wa
   inferencecache doctor --local
   inferencecache doctor --server http://10.0.0.7:9090 --subscriber http://10.0.1.3:9090 -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return e.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.byAddress = slices.ContainsFunc(addressFlags, cmd.Flags().Changed)
+			return e.run(cmd)
+		},
 	}
 	e.flags(cmd.Flags())
-	cmd.MarkFlagsMutuallyExclusive("kubeconfig", "local")
-	cmd.MarkFlagsMutuallyExclusive("kubeconfig", "server")
+	for _, flag := range addressFlags {
+		cmd.MarkFlagsMutuallyExclusive("kubeconfig", flag)
+	}
 	return cmd
 }
+
+// addressFlags say where to look without a cluster.
+var addressFlags = []string{"local", "server", "control", "subscriber", "gateway-url", "engine-url"}
 
 func (e *examination) run(cmd *cobra.Command) error {
 	if err := e.complete(); err != nil {
@@ -88,7 +96,7 @@ func (e *examination) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), e.timeout)
 	defer cancel()
 	look := e.target.Run
-	if !e.local && (cmd.Name() == "run" || !cmd.Flags().Changed("server")) {
+	if !e.byAddress {
 		if err := e.findCluster(); err != nil {
 			return usage(err)
 		}

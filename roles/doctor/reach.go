@@ -38,7 +38,7 @@ type forwarded struct {
 	address string
 	err     error
 	ready   chan struct{} // closed when address or err is known
-	stop    chan struct{}
+	stop    context.CancelFunc
 	ended   chan struct{}
 }
 
@@ -58,9 +58,19 @@ func (r *reach) address(ctx context.Context, pod *corev1.Pod, port int) (string,
 	r.mu.Lock()
 	f := r.open[key]
 	if f == nil {
-		f = &forwarded{ready: make(chan struct{}), stop: make(chan struct{}), ended: make(chan struct{})}
+		life, stop := context.WithCancel(context.WithoutCancel(ctx)) // the port outlives who asked first
+		f = &forwarded{ready: make(chan struct{}), stop: stop, ended: make(chan struct{})}
 		r.open[key] = f
-		go r.forward(f, pod, port) // ends with close
+		go func() { // ends with close
+			defer close(f.ended)
+			r.forward(life, f, pod, port)
+			stop()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.open[key] == f {
+				delete(r.open, key) // the next look tries again
+			}
+		}()
 	}
 	r.mu.Unlock()
 	select {
@@ -71,9 +81,8 @@ func (r *reach) address(ctx context.Context, pod *corev1.Pod, port int) (string,
 	}
 }
 
-// forward keeps a port forwarded until stop, as kubectl port-forward does.
-func (r *reach) forward(f *forwarded, pod *corev1.Pod, port int) {
-	defer close(f.ended)
+// forward keeps a port forwarded until ctx ends, as kubectl port-forward does.
+func (r *reach) forward(ctx context.Context, f *forwarded, pod *corev1.Pod, port int) {
 	fail := func(err error) {
 		f.err = fmt.Errorf("forward port %d of pod %s/%s: %w", port, pod.Namespace, pod.Name, err)
 		close(f.ready)
@@ -84,7 +93,7 @@ func (r *reach) forward(f *forwarded, pod *corev1.Pod, port int) {
 		return
 	}
 	opened := make(chan struct{})
-	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:" + strconv.Itoa(port)}, f.stop, opened, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:" + strconv.Itoa(port)}, ctx.Done(), opened, io.Discard, io.Discard)
 	if err != nil {
 		fail(err)
 		return
@@ -96,6 +105,7 @@ func (r *reach) forward(f *forwarded, pod *corev1.Pod, port int) {
 		ports, err := forwarder.GetPorts()
 		if err != nil || len(ports) == 0 {
 			fail(errors.Join(err, errors.New("no local port was opened")))
+			f.stop()
 			break
 		}
 		f.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(ports[0].Local)))
@@ -105,6 +115,7 @@ func (r *reach) forward(f *forwarded, pod *corev1.Pod, port int) {
 		return
 	case <-time.After(forwardTimeout):
 		fail(errors.New("no answer"))
+		f.stop()
 	}
 	<-over
 }
@@ -132,14 +143,15 @@ func (r *reach) dialer(pod *corev1.Pod) (httpstream.Dialer, error) {
 // close ends every forwarded port and waits for it.
 func (r *reach) close() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, f := range r.open {
-		close(f.stop)
+	open := r.open
+	r.open = map[string]*forwarded{}
+	r.mu.Unlock()
+	for _, f := range open {
+		f.stop()
 	}
-	for _, f := range r.open {
+	for _, f := range open {
 		<-f.ended
 	}
-	clear(r.open)
 }
 
 // loopbackPort is the port of an address that means the machine, or pod, of
