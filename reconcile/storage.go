@@ -65,10 +65,9 @@ func (r *backends) storage(ctx context.Context, b *v1alpha1.CacheBackend, o *jud
 		return nil
 	}
 	want := render.Redis(b, m.secret.credentials, r.config.render())
-	policy, policyErr := ensure(ctx, r, b, o, want.NetworkPolicy, &networkingv1.NetworkPolicy{})
+	_, policyErr := ensure(ctx, r, b, o, want.NetworkPolicy, &networkingv1.NetworkPolicy{})
 	service, serviceErr := ensure(ctx, r, b, o, want.Service, &corev1.Service{})
 	deployment, deploymentErr := ensure(ctx, r, b, o, want.Deployment, &appsv1.Deployment{})
-	_ = policy
 	o.Remote.Service, o.Remote.Deployment = service, deployment
 	return errors.Join(policyErr, serviceErr, deploymentErr)
 }

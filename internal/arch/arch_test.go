@@ -64,7 +64,7 @@ var plan = map[string]room{
 	"subscriber": {stations,
 		[]string{"internal/engine", "internal/engine/sglang", "internal/engine/trtllm", "internal/engine/vllm", "internal/fingerprint", "internal/kv", contract, rpc},
 		[]string{connectLib, metricsLib, pflagLib, protobuf, zmq4}},
-	"roles/doctor": {stations, []string{"api/v1alpha1", "internal/obs", "internal/status", contract, rpc}, []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"}},
+	"roles/doctor": {stations, []string{"api/v1alpha1", "internal/obs", "internal/status", contract, rpc, "reconcile/judge"}, []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"}},
 	"roles/replay": {stations, []string{"index", "internal/kv", "internal/rank", "internal/trace"}, nil},
 	"bridge":       {stations, []string{"internal/kv", "internal/loops", "internal/policy", "internal/status", contract, rpc}, []string{connectLib, metricsLib}},
 	"reconcile": {stations,

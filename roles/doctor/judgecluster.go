@@ -15,6 +15,7 @@ import (
 
 	"inferencecache.io/inferencecache/api/v1alpha1"
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
+	controller "inferencecache.io/inferencecache/reconcile/judge"
 )
 
 // namedPods is how many pods an evidence names.
@@ -251,12 +252,9 @@ func judgeBackend(b *v1alpha1.CacheBackend, engines []corev1.Pod) (all []Finding
 func unwiredPods(b *v1alpha1.CacheBackend, engines []corev1.Pod) (all []string) {
 	for n := range engines {
 		p := &engines[n]
-		reason := p.Annotations[v1alpha1.AnnotationInjectSkipped]
-		if p.Namespace != b.Namespace || !b.Owns(p.Labels) || !p.DeletionTimestamp.IsZero() || reason == v1alpha1.SkipAnnotation ||
-			p.Annotations[v1alpha1.AnnotationInjectedByUID] == string(b.UID) {
-			continue
+		if p.Namespace == b.Namespace && b.Owns(p.Labels) && controller.Unwired(b, p) {
+			all = append(all, p.Name+": "+cmp.Or(p.Annotations[v1alpha1.AnnotationInjectSkipped], "nobody was asked when it was created"))
 		}
-		all = append(all, p.Name+": "+cmp.Or(reason, "nobody was asked when it was created"))
 	}
 	slices.Sort(all)
 	return all
@@ -268,7 +266,7 @@ func judgeHomeless(engines []corev1.Pod, backends []v1alpha1.CacheBackend) []Fin
 	for n := range engines {
 		p := &engines[n]
 		owned := slices.ContainsFunc(backends, func(b v1alpha1.CacheBackend) bool { return b.Namespace == p.Namespace && b.Owns(p.Labels) })
-		if !owned && p.DeletionTimestamp.IsZero() {
+		if !owned && controller.Active(p) {
 			homeless = append(homeless, fmt.Sprintf("%s/%s: domain %s", p.Namespace, p.Name, p.Labels[v1alpha1.LabelCacheDomain]))
 		}
 	}

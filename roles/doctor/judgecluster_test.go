@@ -80,7 +80,7 @@ func sound(t *testing.T, now time.Time) *inspection {
 			home: home, servers: []corev1.Pod{pod("s-0", nil, nil), pod("s-1", nil, nil)}, controllers: []corev1.Pod{pod("c-0", nil, nil)},
 			backends: []v1alpha1.CacheBackend{backend}, policies: []v1alpha1.CachePolicy{policy},
 			tenants: []v1alpha1.CacheTenant{{ObjectMeta: metav1.ObjectMeta{Namespace: "t", Name: "ct"}}},
-			engines: []corev1.Pod{pod("r", map[string]string{v1alpha1.LabelCacheDomain: "d"}, map[string]string{v1alpha1.AnnotationInjectedByUID: "u"})},
+			engines: []corev1.Pod{pod("r", map[string]string{v1alpha1.LabelCacheDomain: "d"}, map[string]string{v1alpha1.AnnotationInjectedBy: "t/b", v1alpha1.AnnotationInjectedByUID: "u"})},
 			hooks:   []hook{{"mpod.inferencecache.io", bundle}}, serving: []handshake{{pod: "c-0", chain: chain}},
 		},
 		tokens:  tokens{controller: "t", wrong: map[string]answer{"s-0": {status: 401}, "s-1": {status: 401}}},
@@ -144,7 +144,14 @@ func TestJudgeClusterNamesTheCauseAndNothingElse(t *testing.T) {
 		"being deleted": {func(i *inspection) { i.backends[0].DeletionTimestamp = &metav1.Time{Time: now} }, nil},
 		"pod unwired":   {func(i *inspection) { i.objects.engines[0].Annotations = nil }, []string{"pods-unwired"}},
 		"pod opted out": {func(i *inspection) {
-			i.objects.engines[0].Annotations = map[string]string{v1alpha1.AnnotationInjectSkipped: v1alpha1.SkipAnnotation}
+			i.objects.engines[0].Annotations = map[string]string{v1alpha1.AnnotationSkipInject: "true", v1alpha1.AnnotationInjectSkipped: v1alpha1.SkipAnnotation}
+		}, nil},
+		"pod over": {func(i *inspection) {
+			i.objects.engines[0].Annotations, i.objects.engines[0].Status.Phase = nil, corev1.PodFailed
+		}, nil},
+		"events by others": {func(i *inspection) {
+			i.objects.engines[0].Annotations = nil
+			i.backends[0].Spec.Integration.Mode, i.backends[0].Spec.Integration.KVEvents = v1alpha1.ModeEventsOnly, v1alpha1.KVEventsExternal
 		}, nil},
 		"domain unknown": {func(i *inspection) { i.objects.engines[0].Labels[v1alpha1.LabelCacheDomain] = "x" }, []string{"no-backend"}},
 		"shadowed":       {func(i *inspection) { i.policies[0].Status.Conditions[0].Status = "False" }, []string{"policy-shadowed"}},
