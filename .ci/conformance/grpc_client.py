@@ -33,6 +33,11 @@ def ask(**more):
     return pb.LookupRouteRequest(**scope)
 
 
+def near(got, want):
+    """Scores age, 0.02 % a second: a busy machine may take a while to ask."""
+    return abs(got - want) < 0.01 + 0.01 * abs(want)
+
+
 def main():
     checks = 0
     with Run("--role=server", "--insecure-disable-auth", "--ranking-profile=Compat") as run:
@@ -51,14 +56,15 @@ def main():
             assert answer.reason_code == reason and got == [r[:2] for r in rows], (request, answer)
             for row, score in zip(rows, answer.replica_scores):
                 if len(row) == 3:
-                    assert abs(score.score - row[2]) < 0.01, (row, score)
+                    assert near(score.score, row[2]), (row, score)
             body = json_format.MessageToDict(request)
             plain = json_format.ParseDict(fetch(run.url + "/inferencecache.v1alpha1.InferenceCache/LookupRoute", body), pb.LookupRouteResponse())
             plain.lookup_latency_us = answer.lookup_latency_us = 0
             assert bool(plain.request_id) == bool(answer.request_id) == bool(rows), (plain, answer)
             plain.request_id = answer.request_id = ""
-            for s in list(plain.replica_scores) + list(answer.replica_scores):  # these age
-                s.score, s.estimated_cache_hit_prob = round(s.score, 1), round(s.estimated_cache_hit_prob, 2)
+            for a, b in zip(plain.replica_scores, answer.replica_scores):
+                assert near(a.score, b.score) and near(a.estimated_cache_hit_prob, b.estimated_cache_hit_prob), (plain, answer)
+                a.score, a.estimated_cache_hit_prob = b.score, b.estimated_cache_hit_prob
             assert plain == answer, (plain, answer)
             checks += 1
 
