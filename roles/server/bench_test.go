@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	pb "inferencecache.io/inferencecache/proto/inferencecache/v1alpha1"
+	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
 )
 
 // BenchmarkLookupRoute is the handler without a network: 8 replicas that hold
@@ -44,9 +45,9 @@ func BenchmarkLookupRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkLoopback is LookupRoute over TCP and gRPC, 512 blocks, 8 replicas;
-// and a health check on the same connection, which is what a call costs that
-// does nothing.
+// BenchmarkLoopback is LookupRoute over TCP, 512 blocks, 8 replicas: by gRPC, by
+// Connect over HTTP/1.1, and a health check by gRPC, which is what a call costs
+// that does nothing.
 func BenchmarkLoopback(b *testing.B) {
 	var c Config
 	configure(&c)
@@ -54,37 +55,42 @@ func BenchmarkLoopback(b *testing.B) {
 	for i := range 8 {
 		s.ingest(time.Now(), update(fmt.Sprint("r-", i), chainEntry(0, 16*512*(i+1)/8)))
 	}
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
+	h2, both := new(http.Protocols), new(http.Protocols)
+	h2.SetUnencryptedHTTP2(true)
+	both.SetUnencryptedHTTP2(true)
+	both.SetHTTP1(true)
 	mux := http.NewServeMux()
 	s.Mount(mux)
-	server := &http.Server{Handler: mux, Protocols: protocols}
+	server := &http.Server{Handler: mux, Protocols: both}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Close()
-	transport := &http.Transport{Protocols: protocols}
-	defer transport.CloseIdleConnections()
-	url := "http://" + listener.Addr().String()
-	asked := connect.NewClient[pb.LookupRouteRequest, pb.LookupRouteResponse](&http.Client{Transport: transport},
-		url+"/inferencecache.v1alpha1.InferenceCache/LookupRoute", connect.WithGRPC())
-	idle := connect.NewClient[pb.LookupRouteRequest, pb.LookupRouteResponse](&http.Client{Transport: transport},
-		url+"/grpc.health.v1.Health/Check", connect.WithGRPC())
-	q := request(packed(0, 16*512))
-	for name, call := range map[string]func() error{
-		"LookupRoute": func() error {
-			answer, err := asked.CallUnary(b.Context(), connect.NewRequest(q))
-			if err == nil && answer.Msg.GetReasonCode() != prefixMatch {
+	byGRPC := &http.Transport{Protocols: h2}
+	byHTTP1 := &http.Transport{MaxIdleConnsPerHost: 8}
+	defer byGRPC.CloseIdleConnections()
+	defer byHTTP1.CloseIdleConnections()
+	client := func(transport *http.Transport, procedure string, options ...connect.ClientOption) *connect.Client[pb.LookupRouteRequest, pb.LookupRouteResponse] {
+		return connect.NewClient[pb.LookupRouteRequest, pb.LookupRouteResponse](&http.Client{Transport: transport},
+			"http://"+listener.Addr().String()+procedure, options...)
+	}
+	ask := func(client *connect.Client[pb.LookupRouteRequest, pb.LookupRouteResponse], q *pb.LookupRouteRequest) func() error {
+		return func() error {
+			answer, err := client.CallUnary(b.Context(), connect.NewRequest(q))
+			if err == nil && q.ModelId != "" && answer.Msg.GetReasonCode() != prefixMatch {
 				return fmt.Errorf("answer: %v", answer.Msg)
 			}
 			return err
-		},
-		"nothing": func() error {
-			_, err := idle.CallUnary(b.Context(), connect.NewRequest(&pb.LookupRouteRequest{}))
-			return err
-		},
+		}
+	}
+	const lookupRoute = inferencecachev1alpha1connect.InferenceCacheLookupRouteProcedure
+	q := request(packed(0, 16*512))
+	for name, call := range map[string]func() error{
+		"LookupRoute":         ask(client(byGRPC, lookupRoute, connect.WithGRPC()), q),
+		"LookupRoute/connect": ask(client(byHTTP1, lookupRoute), q),
+		"nothing":             ask(client(byGRPC, "/grpc.health.v1.Health/Check", connect.WithGRPC()), &pb.LookupRouteRequest{}),
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -455,3 +455,25 @@ func TestTokenCacheIsBounded(t *testing.T) {
 		t.Error("a giant emptied the cache")
 	}
 }
+
+func TestShortAnswersAreNotCompressed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	http1, _ := serve(t, r)
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, memhttp.URL+inferencecachev1alpha1connect.InferenceCacheLookupRouteProcedure,
+		strings.NewReader(`{"model_id":"m","block_size":16,"token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Accept-Encoding", "gzip")
+	answer, err := http1.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || !json.Valid(body) || answer.Header.Get("Content-Encoding") != "" {
+		t.Fatalf("%q, %q, %v", body, answer.Header.Get("Content-Encoding"), err)
+	}
+}

@@ -30,6 +30,10 @@ import (
 	"inferencecache.io/inferencecache/proto/inferencecache/v1alpha1/inferencecachev1alpha1connect"
 )
 
+// Answers shorter than this are sent as they are to clients that understand
+// gzip too: to compress one of a lookup costs more than all that led to it.
+const compressFrom = 16 << 10
+
 // Server implements the InferenceCache service and the receivers of the
 // bridge. Safe for concurrent use.
 type Server struct {
@@ -104,11 +108,11 @@ func (s *Server) Keep(j *journal.Journal) {
 
 // Mount adds the service, health, reflection and the status page to mux.
 func (s *Server) Mount(mux *http.ServeMux) {
-	limit := connect.WithReadMaxBytes(s.config.MaxMessageBytes)
-	path, service := inferencecachev1alpha1connect.NewInferenceCacheHandler(s, limit)
+	options := connect.WithHandlerOptions(connect.WithReadMaxBytes(s.config.MaxMessageBytes), connect.WithCompressMinBytes(compressFrom))
+	path, service := inferencecachev1alpha1connect.NewInferenceCacheHandler(s, options)
 	mux.Handle(path, s.syncs.track(service))
 	mountPage(mux)
-	mux.Handle(grpchealth.NewHandler(s.health))
+	mux.Handle(grpchealth.NewHandler(s.health, options))
 	reflector := grpcreflect.NewStaticReflector(inferencecachev1alpha1connect.InferenceCacheName, grpchealth.HealthV1ServiceName)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
