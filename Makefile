@@ -71,7 +71,7 @@ soak: build ## churn an index at its memory budget for SOAK (5m)
 	$(BIN) bench --soak=$(SOAK) --strict
 
 fuzz: ## fuzz every target for FUZZTIME (30s)
-	@set -e; for t in $(FUZZ); do echo "== $$t"; $(GO) test -run='^$$' -fuzz="^$${t#*:}$$" -fuzztime=$(FUZZTIME) "$${t%%:*}"; done
+	@set -e; for t in $(FUZZ); do echo "== $$t"; $(GO) test -run='^$$' -fuzz="^$${t#*:}$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=20x "$${t%%:*}"; done
 
 # Tools of a module of their own, so that the product does not inherit what
 # they require. Go keeps the linked tool in its cache: 1 s once it is there.

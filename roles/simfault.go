@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -17,9 +18,9 @@ import (
 // --role=all, by the id under which `doctor` finds it.
 type simFault struct {
 	id         string
-	engine     func(*sim.Config)        // before it starts; nil: as it is
-	subscriber func(*subscriber.Config) // likewise
-	act        func(*sim.Rank)          // over and over while it works; nil: nothing
+	engine     func(*sim.Config)                // before it starts; nil: as it is
+	subscriber func(*subscriber.Config)         // likewise
+	act        func(context.Context, *sim.Rank) // over and over while it works; nil: nothing
 }
 
 // faultEvery is how often a fault is brought about that passes.
@@ -32,15 +33,22 @@ var simFaults = []simFault{
 	{id: "block-size-mismatch", engine: func(c *sim.Config) { c.BlockSize *= 2 }},
 	{id: "ranks-missing", engine: func(c *sim.Config) { c.Ranks, c.NoDiscovery = 2, true }},
 	{id: "model-mismatch", engine: func(c *sim.Config) { c.Model += "-v2" }},
-	{id: "random-hash-seed", act: func(r *sim.Rank) {
+	{id: "random-hash-seed", act: func(_ context.Context, r *sim.Rank) {
 		if r.Clear() { // as after a restart: what is held under old names would never be found again
 			r.Reseed()
 		}
 	}},
 	{id: "no-replay", engine: func(c *sim.Config) { c.NoReplay, c.NoDiscovery = true, true }, subscriber: func(c *subscriber.Config) { c.ReplayEndpoint = "tcp://127.0.0.1:1" }},
-	{id: "unknown-events", act: (*sim.Rank).Unknown},
-	{id: "engine-asleep", act: func(r *sim.Rank) { r.Sleep(1) }},
-	{id: "engine-stalled", act: func(r *sim.Rank) { r.Stall(time.Hour) }},
+	{id: "unknown-events", act: func(_ context.Context, r *sim.Rank) { r.Unknown() }},
+	{id: "engine-asleep", act: func(_ context.Context, r *sim.Rank) { r.Sleep(1) }},
+	{id: "engine-stalled", act: func(_ context.Context, r *sim.Rank) { r.Stall(time.Hour) }},
+	{id: "adapter-unmapped", engine: func(c *sim.Config) { c.LoRA, c.NoLoRANames = []string{"poet"}, true }, act: func(ctx context.Context, r *sim.Rank) {
+		prompt := make([]uint32, 64)
+		for i := range prompt {
+			prompt[i] = rand.Uint32N(1 << 15)
+		}
+		_, _ = r.Serve(ctx, sim.Request{Tokens: prompt, MaxTokens: 1, Adapter: "poet"})
+	}},
 }
 
 // findSimFault is the fault with an id; nil for "".
@@ -85,7 +93,7 @@ func (p *process) keepSpoiling(f *simFault, engine *sim.Engine) {
 			case <-ctx.Done():
 				return nil
 			case <-tick.C:
-				f.act(engine.Ranks()[0])
+				f.act(ctx, engine.Ranks()[0])
 			}
 		}
 	})

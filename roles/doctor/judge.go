@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// nearBudget is the share of the index's budget from which on it evicts.
-	nearBudget = 0.95
+	// nearBudget is the share of the index's budget from which on it is said to be
+	// near it: it keeps back a sixteenth, so one that evicts is above 0.9.
+	nearBudget = 0.9
 	// expiresSoon is how long before its end a certificate is worth a word.
 	expiresSoon = 14 * 24 * time.Hour
 	// countSlack is how far the counts of a subscriber and a server may be apart:

@@ -44,6 +44,7 @@ type Config struct {
 	NoCaching   bool     // prefixes are not cached, so there is nothing to publish
 	NoReplay    bool     // there is no replay, as in vLLM by default
 	NoDiscovery bool     // no /kv_event_sources, as in vLLM before PR 55844
+	NoLoRANames bool     // events name adapters by number alone, as vLLM before lora_name
 	Epoch       bool     // topics name the process and /server_info exists, as in SGLang
 	Snapshot    string   // ROUTER endpoint of SGLang's snapshots, which imply Epoch; "": none
 }
@@ -101,6 +102,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.NoCaching, "no-caching", d.NoCaching, "cache no prefixes, as vLLM with --no-enable-prefix-caching")
 	fs.BoolVar(&c.NoReplay, "no-replay", d.NoReplay, "replay nothing, as vLLM without a replay endpoint")
 	fs.BoolVar(&c.NoDiscovery, "no-discovery", d.NoDiscovery, "do not serve /kv_event_sources")
+	fs.BoolVar(&c.NoLoRANames, "no-lora-names", d.NoLoRANames, "name adapters by number alone in events")
 	fs.BoolVar(&c.Epoch, "epoch", d.Epoch, "name the process in topics and serve /server_info, as SGLang does")
 	fs.StringVar(&c.Snapshot, "snapshot", d.Snapshot, "endpoint of SGLang's placement snapshots (empty: none); implies --epoch")
 }

@@ -13,7 +13,7 @@ type blockHash uint64
 
 // variant is what besides its tokens went into the blocks of a prompt.
 type variant struct {
-	adapter   string // LoRA; "" is the base model
+	adapter   string // LoRA; "" is the base model, or in events one without a name
 	adapterID int    // its place among the loaded ones, from 1; not hashed
 	salt      string // of the request; "" is none
 }

@@ -22,6 +22,9 @@ func (p *process) noteStored(l *lease, tokens []uint32, v variant) {
 	if len(fresh) == 0 {
 		return
 	}
+	if p.cfg.NoLoRANames {
+		v.adapter = ""
+	}
 	size := p.cfg.BlockSize
 	e := event{
 		kind:      blockStored,

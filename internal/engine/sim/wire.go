@@ -163,7 +163,7 @@ func appendTokens(b []byte, tokens []uint32) []byte {
 // appendLoRAID writes the number in which the engine loaded the adapter, from
 // 1; appendLoRAName its name. Both are nil for the base model.
 func appendLoRAID(b []byte, v variant) []byte {
-	if v.adapter == "" {
+	if v.adapterID == 0 {
 		return appendNil(b)
 	}
 	return appendUint(b, uint64(v.adapterID))
