@@ -426,26 +426,40 @@ func (in *installed) doctorNames(t *testing.T, ns string) {
 	doctorFinds(t, "webhook-unreachable")
 	follower.signal(t, syscall.SIGCONT)
 
-	t.Run("a server that takes every token", in.carelessServer)
+	t.Run("a server that takes every token", func(t *testing.T) {
+		in.otherwise(t, func(args []string) []string {
+			return append(without(args, "--allowed-controller-sa"), "--insecure-disable-auth")
+		},
+			func() { doctorComesToFind(t, "audience-ignored") })
+	})
+	t.Run("a server that lets another account in", func(t *testing.T) {
+		in.otherwise(t, func(args []string) []string {
+			return append(args, "--allowed-controller-sa=system:serviceaccount:elsewhere:controller")
+		},
+			func() { doctorComesToFind(t, "snapshot-refused") })
+	})
+	t.Run("a server that gets no policies", func(t *testing.T) {
+		aside := in.servers[0] + ":18081"
+		in.otherwise(t, func(args []string) []string { return append(args, "--control-listen="+aside) },
+			func() {
+				defer refusePolicies(t, in.servers[0]+":8081", aside)()
+				doctorComesToFind(t, "policies-unpushed")
+			})
+	})
+	t.Run("an address of servers where nobody is", func(t *testing.T) {
+		deserted := in.desertedEndpoint(t)
+		doctorComesToFind(t, "snapshots-unread")
+		if err := it.Client.Delete(t.Context(), deserted); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("controllers of which none leads", in.nobodyLeads)
 	t.Run("a replica that one server knows", func(t *testing.T) {
 		half := &installed{servers: in.servers[:1]}
 		half.report(t, []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "half"}}})
 		doctorComesToFind(t, "servers-disagree")
 	})
 	doctorComesToFind(t)
-}
-
-// carelessServer puts one in the place of a server that takes every token.
-func (in *installed) carelessServer(t *testing.T) {
-	p := in.running[0]
-	p.stop()
-	args := slices.DeleteFunc(slices.Clone(p.args), func(a string) bool { return strings.HasPrefix(a, "--allowed-controller-sa=") })
-	careless := start(t, "careless "+p.name, append(args, "--insecure-disable-auth")...)
-	careless.becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
-	doctorComesToFind(t, "audience-ignored")
-	careless.stop()
-	in.running[0] = start(in.t, p.name, p.args...)
-	in.running[0].becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
 }
 
 // leaderDies kills the leader, which then cannot give up its lease.

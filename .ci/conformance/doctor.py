@@ -99,8 +99,10 @@ def main():
         assert len(systems) > 12, systems
 
         # An engine that listens at one address alone, for want of a * in its endpoint.
-        events = fetch(healthy.base + "/debug/state")[0]["sources"][0]["endpoint"].replace("127.0.0.1", "127.0.0.2")
-        systems.append(System(stack, log, "endpoint without wildcard", "--sim=0", f"--engine=odd={events},tenant=demo,model=sim", want="events-off", subject="demo/odd"))
+        source = fetch(healthy.engine + "/kv_event_sources")[0]
+        events, replay = source["endpoint"], source["replay_endpoint"]
+        systems.append(System(stack, log, "endpoint without wildcard", "--sim=0", "--engine=odd=" + events.replace("127.0.0.1", "127.0.0.2") + ",tenant=demo,model=sim", want="events-off", subject="demo/odd"))
+        systems.append(System(stack, log, "api-silent", "--sim=0", f"--engine=odd={events},replay={replay},url=http://127.0.0.1:9,tenant=demo,model=sim", subject="demo/odd"))
         systems.append(System(stack, log, "index-near-budget", "--index-memory=60000", "--sim-load=50"))
         systems.append(System(stack, log, "certificate-expires", f"--tls-cert-file={crt}", f"--tls-key-file={key}", scheme="https", env={"SSL_CERT_FILE": crt}))
         parity = System(stack, log, "token-parity")

@@ -62,7 +62,7 @@ var systemKinds = map[string]kind{
 	"snapshot-answers": {"SN004", checkSnapshot, OK, "/snapshot answers", ""},
 	"snapshot-refused": {"SN005", checkSnapshot, Warn,
 		"/snapshot refuses this token",
-		"give a token of the controller's audience with --token-file",
+		"it is not of the account that the server's --allowed-controller-sa names, or not of the audience inference-cache-controller: correct the flag, or give another token with --token-file",
 	},
 
 	"policy-unreachable": {"PL001", checkPolicy, Fail,
@@ -148,6 +148,10 @@ var systemKinds = map[string]kind{
 		"the engine answers neither requests nor events",
 		"start the engine, or remove its subscriber; check --engine-metrics-url and --engine-endpoint",
 	},
+	"api-silent": {"EV024", checkEngine, Warn,
+		"events of the engine come, and its API does not answer",
+		"if it hangs, restart it: prompts go there; if it serves, correct --engine-url (or --engine-metrics-url): its load is not known",
+	},
 	"model-mismatch": {"EV021", checkEngine, Fail,
 		"the engine does not serve the model that is reported for it",
 		"give the subscriber --model-id as the engine serves it (vLLM: --served-model-name), and gateways the same",
@@ -208,8 +212,8 @@ var systemKinds = map[string]kind{
 	},
 }
 
-// hides lists, for a cause, what follows from it on the same replica and is not
-// said again.
+// hides lists, for a cause, what follows from it on the same replica (or, of
+// servers, in the installation) and is not said again.
 var hides = map[string][]string{
 	"events-off":          {"not-connected", "no-events", "no-replay", "cache-unseen", "ranks-missing"},
 	"engine-away":         {"not-connected", "no-replay", "events-off", "engine-stalled"},
@@ -223,4 +227,9 @@ var hides = map[string][]string{
 	"adapter-unmapped":    {"nothing-indexed"},
 	"engine-asleep":       {"no-events", "stream-degraded"},
 	"held-drifted":        {"stream-degraded"},
+
+	"server-unreachable": {"snapshots-unread", "policies-unpushed", "self-test-failed", "policy-unprogrammed"},
+	"snapshot-refused":   {"snapshots-unread", "policies-unpushed", "self-test-failed", "policy-unprogrammed"},
+	"snapshots-unread":   {"policies-unpushed", "self-test-failed", "policy-unprogrammed"},
+	"policies-unpushed":  {"policy-unprogrammed"},
 }

@@ -80,6 +80,7 @@ func TestJudgeNamesTheCauseAndNothingElse(t *testing.T) {
 			ail("not_connected")(e)
 			e.engines[0].refused, e.engines[0].serves = map[string]error{"tcp://e:1": refused}, refused
 		}, []string{"engine-away"}},
+		"events alone":         {func(e *evidence) { e.engines[0].serves = refused }, []string{"api-silent"}},
 		"other topic":          {ail("topic_mismatch", "no_events"), []string{"topic-mismatch"}},
 		"prefix caching off":   {ail("prefix_caching_off", "no_events"), []string{"prefix-caching-off"}},
 		"block size":           {ail("block_size_mismatch", "nothing_indexed", "lookup_mismatch"), []string{"block-size-mismatch"}},

@@ -122,6 +122,8 @@ func judgeEngine(e *engine) []Finding {
 		add(found("engine-away", name, fmt.Sprintf("%s: %v", e.Engine, e.serves)))
 	case len(refused) > 0:
 		add(found("events-off", name, fmt.Sprintf("%s: %v", refused[0], e.refused[refused[0]])))
+	case down:
+		add(found("api-silent", name, fmt.Sprintf("%s: %v", e.Engine, e.serves)))
 	}
 	for _, s := range e.Sources {
 		if s.State == "stale" && e.refused[s.Endpoint] == nil {
@@ -134,15 +136,22 @@ func judgeEngine(e *engine) []Finding {
 	if e.models != nil && e.Model != "" && !slices.Contains(e.models, e.Model) {
 		add(found("model-mismatch", name, fmt.Sprintf("it serves %s, its subscriber reports %s", strings.Join(e.models, ", "), e.Model)))
 	}
-	for _, cause := range slices.Collect(maps.Keys(by)) { // what is hidden itself hides too
-		for _, effect := range hides[cause] {
-			delete(by, effect)
-		}
-	}
 	if len(by) == 0 {
 		return []Finding{found("engine-healthy", name, "")}
 	}
-	return slices.Collect(maps.Values(by))
+	return causes(slices.Collect(maps.Values(by)))
+}
+
+// causes leaves out what follows from another finding. What is left out itself
+// hides too.
+func causes(all []Finding) []Finding {
+	hidden := map[string]bool{}
+	for _, f := range all {
+		for _, effect := range hides[f.ID] {
+			hidden[effect] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(f Finding) bool { return hidden[f.ID] })
 }
 
 // judgeFleet looks at what the server makes of its index and of each replica.

@@ -26,15 +26,13 @@ func judgeCluster(i *inspection, now time.Time) (all []Finding) {
 	for _, err := range i.unread {
 		all = append(all, found("api-refuses", "", err.Error()))
 	}
-	all = append(all, judgeServers(i, now)...)
-	all = append(all, judgeTokens(i)...)
+	all = append(all, causes(slices.Concat(
+		judgeServers(i, now), judgeTokens(i), judgeLoops(i.indices), judgePolicies(i.policies, i.backends)))...)
 	all = append(all, judgeWebhooks(i, now)...)
-	all = append(all, judgeLoops(i.indices)...)
 	for n := range i.backends {
 		all = append(all, judgeBackend(&i.backends[n], i.objects.engines)...)
 	}
 	all = append(all, judgeHomeless(i.objects.engines, i.backends)...)
-	all = append(all, judgePolicies(i.policies, i.backends)...)
 	for n := range i.tenants {
 		all = append(all, judgeTenant(&i.tenants[n]))
 	}

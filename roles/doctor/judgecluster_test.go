@@ -132,6 +132,16 @@ func TestJudgeClusterNamesTheCauseAndNothingElse(t *testing.T) {
 		"self-test": {func(i *inspection) {
 			i.indices = []v1alpha1.CacheIndex{{Status: v1alpha1.CacheIndexStatus{Conditions: []metav1.Condition{condition(v1alpha1.ConditionSelfTest, "False", "Failed")}}}}
 		}, []string{"self-test-failed"}},
+		"no way to a server": {func(i *inspection) {
+			i.indices = []v1alpha1.CacheIndex{{Status: v1alpha1.CacheIndexStatus{Conditions: []metav1.Condition{
+				condition(v1alpha1.ConditionSnapshotsRead, "False", "Failed"), condition(v1alpha1.ConditionPolicyPushed, "False", "Failed"), condition(v1alpha1.ConditionSelfTest, "False", "Failed"),
+			}}}}
+			i.policies[0].Generation = 4
+		}, []string{"snapshots-unread"}},
+		"policies refused": {func(i *inspection) {
+			i.indices = []v1alpha1.CacheIndex{{Status: v1alpha1.CacheIndexStatus{Conditions: []metav1.Condition{condition(v1alpha1.ConditionPolicyPushed, "False", "Failed")}}}}
+			i.policies[0].Generation = 4
+		}, []string{"policies-unpushed"}},
 		"not ready":     {func(i *inspection) { i.backends[0].Status.Conditions[0].Status = "False" }, []string{"backend-not-ready"}},
 		"never judged":  {func(i *inspection) { i.backends[0].Status = v1alpha1.CacheBackendStatus{} }, []string{"backend-not-ready"}},
 		"no pods":       {func(i *inspection) { *i.backends[0].Status.MatchedEnginePods = 0; i.objects.engines = nil }, []string{"no-engine-pods"}},

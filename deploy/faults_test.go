@@ -1,0 +1,123 @@
+//go:build cluster
+
+package deploy
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"inferencecache.io/inferencecache/api/v1alpha1"
+)
+
+func without(args []string, flag string) []string {
+	return slices.DeleteFunc(args, func(a string) bool { return strings.HasPrefix(a, flag+"=") })
+}
+
+// otherwise runs the first server with other arguments meanwhile.
+func (in *installed) otherwise(t *testing.T, change func(args []string) []string, meanwhile func()) {
+	p := in.running[0]
+	p.stop()
+	odd := start(t, "odd "+p.name, change(slices.Clone(p.args))...)
+	odd.becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
+	meanwhile()
+	odd.stop()
+	in.running[0] = start(in.t, p.name, p.args...)
+	in.running[0].becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
+}
+
+// refusePolicies listens at an address in front of a server's control port and
+// lets everything through but policies, until it is closed.
+func refusePolicies(t *testing.T, at, target string) (stop func()) {
+	t.Helper()
+	through := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: target})
+	listener, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && r.URL.Path == "/policy" {
+			http.Error(w, "no healthy upstream", http.StatusServiceUnavailable)
+			return
+		}
+		through.ServeHTTP(w, r)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	return func() { _ = server.Close() }
+}
+
+// desertedEndpoint adds ports to the servers' Service where nobody listens.
+func (in *installed) desertedEndpoint(t *testing.T) client.Object {
+	t.Helper()
+	var list discoveryv1.EndpointSliceList
+	labels := map[string]string{discoveryv1.LabelServiceName: "inference-cache-server"}
+	if err := it.Client.List(t.Context(), &list, client.InNamespace(home), client.MatchingLabels(labels)); err != nil || len(list.Items) == 0 {
+		t.Fatal(list.Items, err)
+	}
+	stale := list.Items[0].DeepCopy()
+	stale.ObjectMeta = metav1.ObjectMeta{Namespace: home, Name: "stale", Labels: labels}
+	for i := range stale.Ports {
+		*stale.Ports[i].Port += 20_000
+	}
+	stale.Endpoints = stale.Endpoints[:1]
+	if err := it.Client.Create(t.Context(), stale); err != nil {
+		t.Fatal(err)
+	}
+	return stale
+}
+
+// nobodyLeads gives the lease to somebody who does nothing, as an instance of
+// another name would have it that hangs. The leader ends, and is started again
+// as by a kubelet.
+func (in *installed) nobodyLeads(t *testing.T) {
+	leader := slices.IndexFunc(in.controllers, (*process).leads)
+	if leader < 0 {
+		t.Fatal("nobody leads")
+	}
+	lease := &coordinationv1.Lease{}
+	it.Eventually(t, "the lease to be another's", func(ctx context.Context) error {
+		if err := it.Client.Get(ctx, client.ObjectKey{Namespace: home, Name: "inference-cache-controller-leader-lock"}, lease); err != nil {
+			return err
+		}
+		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = new("somebody"), new(int32(3600))
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+		return it.Client.Update(ctx, lease)
+	})
+	p := in.controllers[leader]
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		t.Fatal("the leader goes on without a lease")
+	}
+	in.controllers[leader] = start(in.t, p.name, p.args...)
+	ip, _, _ := strings.Cut(strings.TrimPrefix(p.args[slices.IndexFunc(p.args, func(a string) bool { return strings.HasPrefix(a, "--listen=") })], "--listen="), ":")
+	in.controllers[leader].becomesReady(t, "http://"+ip+":9090/readyz")
+
+	policy := &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: it.Namespace(t), Name: "unheard"}}
+	if err := it.Client.Create(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	doctorComesToFind(t, "policy-unprogrammed")
+	for _, o := range []client.Object{policy, lease} {
+		if err := it.Client.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	it.Eventually(t, "another leader", func(context.Context) error {
+		if !slices.ContainsFunc(in.controllers, (*process).leads) {
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+}
