@@ -23,6 +23,9 @@ const (
 	// After a failure a server is tried again in a second, then in twice the
 	// time before, up to pushHigh.
 	retryLow = time.Second
+	// A server that took nothing for so long may have started anew meanwhile, and
+	// then remembers nothing: what it acknowledged does not count any more.
+	ackedFor = 2 * pushHigh
 	maxAcked = 1 << 10 // bytes of an answer that should be empty
 )
 
@@ -235,6 +238,9 @@ func (p *Pusher) send(ctx context.Context, t *target, set *encoded) time.Duratio
 	} else {
 		t.state.Problem = err.Error()
 		t.state.Refused = resultOf(err) == resultRefused || resultOf(err) == resultRejected
+		if time.Since(t.state.At) > ackedFor {
+			t.acked = nil
+		}
 		wait = backoff(t.failures)
 		t.failures++
 	}

@@ -128,6 +128,30 @@ func TestRestartedServerGetsThePolicyWithin30Seconds(t *testing.T) {
 	})
 }
 
+func TestServerThatTakesNothingAnyMoreIsBehind(t *testing.T) {
+	t.Parallel()
+	inFleet(t, []string{"a", "b"}, func(t *testing.T, f *fleet) {
+		p := NewPusher(f.deps(""), nil)
+		push(t, p, document(time.Minute, 1))
+		f.start(p.Run)
+		after(time.Second)
+		f.hosts["a"].fail(answer(http.StatusServiceUnavailable, "no"))
+		after(40 * time.Second)
+		if diff := cmp.Diff(map[string]int64{"a": 1, "b": 1}, acked(p.State())); diff != "" {
+			t.Errorf("after a moment of trouble: %s", diff)
+		}
+		after(time.Minute)
+		if diff := cmp.Diff(map[string]int64{"a": -1, "b": 1}, acked(p.State())); diff != "" {
+			t.Error(diff)
+		}
+		f.hosts["a"].fail(nil)
+		after(time.Minute)
+		if diff := cmp.Diff(map[string]int64{"a": 1, "b": 1}, acked(p.State())); diff != "" {
+			t.Errorf("after it came back: %s", diff)
+		}
+	})
+}
+
 func TestServersComeAndGo(t *testing.T) {
 	t.Parallel()
 	inFleet(t, []string{"a"}, func(t *testing.T, f *fleet) {

@@ -29,12 +29,14 @@ func without(args []string, flag string) []string {
 func (in *installed) otherwise(t *testing.T, change func(args []string) []string, meanwhile func()) {
 	p := in.running[0]
 	p.stop()
+	defer func() {
+		in.running[0] = start(in.t, p.name, p.args...)
+		in.running[0].becomesReady(in.t, "http://"+in.servers[0]+":9090/readyz")
+	}()
 	odd := start(t, "odd "+p.name, change(slices.Clone(p.args))...)
+	defer odd.stop()
 	odd.becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
 	meanwhile()
-	odd.stop()
-	in.running[0] = start(in.t, p.name, p.args...)
-	in.running[0].becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
 }
 
 // refusePolicies listens at an address in front of a server's control port and
@@ -71,6 +73,7 @@ func (in *installed) desertedEndpoint(t *testing.T) client.Object {
 		*stale.Ports[i].Port += 20_000
 	}
 	stale.Endpoints = stale.Endpoints[:1]
+	stale.Endpoints[0].TargetRef = nil // no pod's: those count once
 	if err := it.Client.Create(t.Context(), stale); err != nil {
 		t.Fatal(err)
 	}

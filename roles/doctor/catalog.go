@@ -62,7 +62,7 @@ var systemKinds = map[string]kind{
 	"snapshot-answers": {"SN004", checkSnapshot, OK, "/snapshot answers", ""},
 	"snapshot-refused": {"SN005", checkSnapshot, Warn,
 		"/snapshot refuses this token",
-		"it is not of the account that the server's --allowed-controller-sa names, or not of the audience inference-cache-controller: correct the flag, or give another token with --token-file",
+		"it is not of the account that the server's --allowed-controller-sa names, or not of the audience inferencecache.io/controller: correct the flag, or give another token with --token-file",
 	},
 
 	"policy-unreachable": {"PL001", checkPolicy, Fail,
