@@ -217,7 +217,12 @@ func (in *installed) tokensAreChecked(t *testing.T) {
 // waitLong waits for what takes rounds of the loops over servers.
 func waitLong(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	waitFor(t, 2*time.Minute, what, check)
+}
+
+func waitFor(t *testing.T, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for {
 		err := check(t.Context())
 		if err == nil {

@@ -77,7 +77,7 @@ func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all corev1.PodList
-	waitLong(t, "a thousand engines", func(ctx context.Context) error {
+	waitFor(t, 10*time.Minute, "a thousand engines", func(ctx context.Context) error {
 		if err := it.Client.List(ctx, &all, client.InNamespace(ns)); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
 		return nil
 	})
 	in.report(t, all.Items)
-	waitLong(t, "every backend to be ready", func(ctx context.Context) error {
+	waitFor(t, 5*time.Minute, "every backend to be ready", func(ctx context.Context) error {
 		var list v1alpha1.CacheBackendList
 		if err := it.Client.List(ctx, &list, client.InNamespace(ns)); err != nil {
 			return err

@@ -1,7 +1,5 @@
 package rank
 
-import "cmp"
-
 // Cost ranks by expected finish: the seconds until a replica would have the
 // prompt's first token, and what that costs the fleet.
 //
@@ -105,6 +103,7 @@ type Fleet struct {
 type Scratch struct {
 	values []float64
 	order  []int32
+	held   []uint64 // how much less than the most a replica holds, above its place in ranked
 	ranked []Ranked
 	sorted []Ranked
 }
@@ -118,7 +117,7 @@ func (c Cost) Rank(s *Scratch, candidates []Candidate, q Query) ([]Ranked, Fleet
 	s.ranked = s.ranked[:0]
 	for i := range candidates {
 		s.ranked = append(s.ranked, Ranked{Candidate: candidates[i]})
-		c.hold(&s.ranked[i], f, q)
+		c.hold(&s.ranked[i], &f, &q)
 		f.Held = max(f.Held, s.ranked[i].Held)
 		f.soon = max(f.soon, s.ranked[i].Reusable)
 	}
@@ -129,17 +128,17 @@ func (c Cost) Rank(s *Scratch, candidates []Candidate, q Query) ([]Ranked, Fleet
 	}
 	f.Blind = !f.Loaded && f.soon == 0
 	for i := range s.ranked {
-		c.price(&s.ranked[i], f, q)
+		c.price(&s.ranked[i], &f, &q)
 	}
-	c.gain(s, f)
-	c.sort(s, f, q)
+	c.gain(s, &f)
+	c.sort(s, &f, &q)
 	return s.sorted, f
 }
 
 // hold sets what a replica need not compute, and how long loading it takes. A
 // tier that loads slower than the engine computes ends the run.
-func (c Cost) hold(r *Ranked, f Fleet, q Query) {
-	rate := cmp.Or(r.Rate, f.Rate)
+func (c *Cost) hold(r *Ranked, f *Fleet, q *Query) {
+	rate := r.rate(f)
 	most := max(0, q.Prompt-q.Least)
 	r.Held = min(r.Tokens[0], most)
 	for i, speed := range c.LoadRate {
@@ -157,8 +156,8 @@ func (c Cost) hold(r *Ranked, f Fleet, q Query) {
 }
 
 // price sets the other terms, but for the gain.
-func (c Cost) price(r *Ranked, f Fleet, q Query) {
-	rate := cmp.Or(r.Rate, f.Rate)
+func (c *Cost) price(r *Ranked, f *Fleet, q *Query) {
+	rate := r.rate(f)
 	r.Terms.Backlog = r.backlog(f)
 	r.Prefill = float64(max(0, q.Prompt-r.Reusable)) / rate
 	underWay := float64(max(0, f.soon-max(r.Reusable, f.Held))) / rate
@@ -177,11 +176,19 @@ func (c Cost) price(r *Ranked, f Fleet, q Query) {
 	r.Over = f.Blind && r.Recent >= f.bound
 }
 
-func (c *Candidate) backlog(f Fleet) float64 {
+func (c *Candidate) backlog(f *Fleet) float64 {
 	if c.Loaded {
 		return c.Backlog
 	}
 	return f.Backlog + c.Backlog
+}
+
+// rate is what it computes, in tokens a second; its own if that is known.
+func (c *Candidate) rate(f *Fleet) float64 {
+	if c.Rate != 0 {
+		return c.Rate
+	}
+	return f.Rate
 }
 
 // Score is higher for a lower finish, in (0, 1], comparable within one answer.
