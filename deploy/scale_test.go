@@ -47,8 +47,8 @@ func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, node := range []string{"a", "b"} {
-		it.Node(t, "node-"+node, 0)
+	for i := range scaleBackends {
+		it.Node(t, fmt.Sprintf("node-%d", i), 0)
 	}
 	in := apply(t)
 	for _, c := range in.controllers {
@@ -78,6 +78,7 @@ func TestThousandEnginesAreQuietAndCheap(t *testing.T) {
 	}
 	var all corev1.PodList
 	waitFor(t, 10*time.Minute, "a thousand engines", func(ctx context.Context) error {
+		time.Sleep(2 * time.Second) // so many are long in a list
 		if err := it.Client.List(ctx, &all, client.InNamespace(ns)); err != nil {
 			return err
 		}
