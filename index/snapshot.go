@@ -18,7 +18,7 @@ type Counts struct{ Keys, Entries, Bytes int64 }
 type ReplicaCount struct {
 	Tenant, Model, Replica string
 	Entries                int64
-	Last                   time.Time // newest stamp
+	Last                   time.Time // newest stamp, or vouch for all of them
 }
 
 // TenantCount is a tenant with live entries.
@@ -170,7 +170,7 @@ func (x *Index) Replicas() []ReplicaCount {
 				}
 				key := name{s.Model, id}
 				r, ok := sum[key]
-				if last := time.UnixMilli(o.newest.Load()); !ok || last.After(r.Last) {
+				if last := time.UnixMilli(max(o.newest.Load(), o.vouched.Load())); !ok || last.After(r.Last) {
 					r.Last = last
 				}
 				r.Tenant, r.Model, r.Replica = t.name, s.Model, id

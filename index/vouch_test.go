@@ -37,6 +37,9 @@ func TestVouchedHoldersAgeFromTheVouch(t *testing.T) {
 	if runs := ask(later); len(runs) != 1 || runs[0].Blocks != 3 || !runs[0].Seen.Equal(vouch) {
 		t.Errorf("%+v, want a run of 3 seen at %v", runs, vouch)
 	}
+	if r := x.Replicas(); len(r) != 1 || !r[0].Last.Equal(vouch) {
+		t.Errorf("%+v, want r last heard of at %v", r, vouch)
+	}
 	later = vouch.Add(time.Hour)
 	if runs := ask(later); len(runs) != 0 {
 		t.Errorf("an hour after the vouch: %+v", runs)
