@@ -22,7 +22,7 @@ type Replica struct {
 	Pressure         float32   `json:"pressure"`
 	LastUpdate       time.Time `json:"lastUpdate"`
 	PrefixCount      int64     `json:"prefixCount"`
-	LastEventAt      time.Time `json:"lastEventAt"`
+	LastEventAt      time.Time `json:"lastEventAt"` // newest entry, or heartbeat that vouches for all of them
 	StatsReported    bool      `json:"statsReported,omitempty"`
 	T2HitTokens      int64     `json:"t2HitTokens,omitempty"`
 	T2QueryTokens    int64     `json:"t2QueryTokens,omitempty"`
