@@ -92,7 +92,7 @@ func (w *wiring) overrideArgs(list []string, was map[string][]string) error {
 	done := make(map[string]bool)
 	for _, a := range wanted.arguments() {
 		switch {
-		case a.name == "" && !w.wasOurs:
+		case a.name == "" && !w.dressed():
 			w.line.add(a.value)
 		case a.name == "" || done[a.name]:
 		default:
@@ -103,6 +103,13 @@ func (w *wiring) overrideArgs(list []string, was map[string][]string) error {
 		}
 	}
 	return nil
+}
+
+// dressed reports whether the pod has been through this already. One with
+// HiCache and no subscriber has no container of ours to tell by.
+func (w *wiring) dressed() bool {
+	uid := string(w.backend.UID)
+	return w.wasOurs || uid != "" && w.pod.Annotations[v1alpha1.AnnotationInjectedByUID] == uid
 }
 
 // all are the tokens of every occurrence of a flag.
