@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -144,6 +146,36 @@ func admit(t *testing.T, n *neighbours, pod *corev1.Pod, dry bool) (response adm
 	var page strings.Builder
 	set.WritePrometheus(&page)
 	return response, told, strings.TrimSpace(page.String())
+}
+
+// TestForgedAnnotationsAreTakenOff: also of pods that nothing is looked up for,
+// and where looking up fails.
+func TestForgedAnnotationsAreTakenOff(t *testing.T) {
+	t.Parallel()
+	forged := map[string]string{v1alpha1.AnnotationInjectedBy: "ns/x", v1alpha1.AnnotationInjectedByUID: "x",
+		v1alpha1.AnnotationInjectedGeneration: "1", v1alpha1.AnnotationWiringHash: "x", v1alpha1.AnnotationInjectSkipped: "x", "mine": "kept"}
+	for domain, want := range map[string]map[string]string{
+		"d": {v1alpha1.AnnotationInjectSkipped: v1alpha1.SkipLookupFailed, "mine": "kept"},
+		"":  {"mine": "kept"},
+	} {
+		pod := enginePod(domain, maps.Clone(forged))
+		response, _, _ := admit(t, &neighbours{err: errors.New("no answer")}, pod, false)
+		for _, p := range response.Patches {
+			key, ok := strings.CutPrefix(p.Path, "/metadata/annotations/")
+			key = strings.ReplaceAll(key, "~1", "/")
+			switch value, _ := p.Value.(string); {
+			case !ok:
+				t.Errorf("domain %q: %s %s", domain, p.Operation, p.Path)
+			case p.Operation == "remove":
+				delete(pod.Annotations, key)
+			default:
+				pod.Annotations[key] = value
+			}
+		}
+		if diff := cmp.Diff(want, pod.Annotations); diff != "" || !response.Allowed {
+			t.Errorf("domain %q: allowed %t, annotations %s", domain, response.Allowed, diff)
+		}
+	}
 }
 
 func TestEveryOutcomeIsAnsweredCountedAndTold(t *testing.T) {

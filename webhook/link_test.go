@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -63,7 +64,8 @@ func TestSkippedPodSaysWhyAndStaysAsItIs(t *testing.T) {
 		v1alpha1.AnnotationInjectedBy: "ns/x", v1alpha1.AnnotationInjectedByUID: "x", v1alpha1.AnnotationInjectedGeneration: "1",
 		v1alpha1.AnnotationWiringHash: "x", v1alpha1.AnnotationInjectSkipped: "x", "mine": "kept",
 	}
-	optedOut := map[string]string{v1alpha1.AnnotationSkipInject: "true", v1alpha1.AnnotationInjectedBy: "ns/x"}
+	optedOut := maps.Clone(forged)
+	optedOut[v1alpha1.AnnotationSkipInject] = "true"
 	bad := named(t, "b", "d", false)
 	bad.Spec.RemoteStorage = &v1alpha1.RemoteStorageSpec{Provider: "Redis", Ownership: v1alpha1.Managed}
 	for name, v := range map[string]struct {

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,8 @@ func backend(t *testing.T, text string) *v1alpha1.CacheBackend {
 const (
 	domain    = `cacheDomain: d`
 	server    = `lmCache: {podLocal: {server: {l1Capacity: 8Gi, resources: {%s}}}}`
+	nodes     = `lmCache: {nodeLocal: {server: {l1Capacity: 8Gi, resources: {%s}}}}`
+	managed   = `remoteStorage: {provider: Redis, ownership: Managed, redis: {resources: {%s}}}`
 	redis     = `remoteStorage: {provider: Redis, ownership: External, endpoint: "%s"}`
 	overriden = `integration: {engineOverrides: {%s}}`
 )
@@ -53,6 +56,16 @@ func TestBackendRules(t *testing.T) {
 		{"extended equal", in(server, "requests: {example.com/x: 2}, limits: {example.com/x: 2}"), in(server, "requests: {example.com/x: 1}, limits: {example.com/x: 2}"), "spec.lmCache.podLocal.server.resources.requests[example.com/x]"},
 		{"resource domain", in(server, "limits: {example.com/x: 1}"), in(server, "limits: {requests.kubernetes.io/x: 1}"), "spec.lmCache.podLocal.server.resources.limits[requests.kubernetes.io/x]"},
 		{"resource name", in(server, "limits: {example.com/x: 1}"), in(server, "limits: {disk: 1}"), "spec.lmCache.podLocal.server.resources.limits[disk]"},
+		{"0 and equal", in(server, "requests: {cpu: 0, example.com/x: 0, hugepages-2Mi: 0}, limits: {cpu: 0, example.com/x: 0, hugepages-2Mi: 0}"), in(server, "requests: {memory: -1Gi}"), "spec.lmCache.podLocal.server.resources.requests[memory]"},
+		{"negative limit", in(server, "limits: {cpu: 0}"), in(server, "limits: {cpu: -1}"), "spec.lmCache.podLocal.server.resources.limits[cpu]"},
+		{"negative extended", in(server, "limits: {example.com/x: 0}"), in(server, "limits: {example.com/x: -1}"), "spec.lmCache.podLocal.server.resources.limits[example.com/x]"},
+		{"negative huge pages", in(server, "limits: {hugepages-1Gi: 2Gi}"), in(server, "limits: {hugepages-1Gi: -1Gi}"), "spec.lmCache.podLocal.server.resources.limits[hugepages-1Gi]"},
+		{"page of no size", in(server, "limits: {hugepages-1Gi: 1Gi}"), in(server, "limits: {hugepages-big: 1Gi}"), "spec.lmCache.podLocal.server.resources.limits[hugepages-big]"},
+		{"negative page", in(server, "limits: {hugepages-1Gi: 1Gi}"), in(server, "limits: {hugepages--2Mi: 1Gi}"), "spec.lmCache.podLocal.server.resources.limits[hugepages--2Mi]"},
+		{"huge pages without limit", in(server, "requests: {hugepages-2Mi: 2Mi}, limits: {hugepages-2Mi: 2Mi}"), in(server, "requests: {hugepages-2Mi: 2Mi}"), "spec.lmCache.podLocal.server.resources.limits[hugepages-2Mi]"},
+		{"kubernetes.io", in(server, "limits: {x.example.com/x: 1}"), in(server, "limits: {kubernetes.io/x: 1}"), "spec.lmCache.podLocal.server.resources.limits[kubernetes.io/x]"},
+		{"server of nodes", in(nodes, "limits: {cpu: 1}"), in(nodes, "limits: {cpu: -1}"), "spec.lmCache.nodeLocal.server.resources.limits[cpu]"},
+		{"Redis", in(managed, "limits: {cpu: 1}"), in(managed, "limits: {cpu: -1}"), "spec.remoteStorage.redis.resources.limits[cpu]"},
 		{"reserved arg", in(overriden, "args: [--seed, '7']"), in(overriden, "args: ['--kv-transfer-config={}']"), "spec.integration.engineOverrides.args[0]"},
 		{"reserved arg spelled otherwise", in(overriden, "args: [--seed]"), in(overriden, "args: [--kv_transfer_config]"), "spec.integration.engineOverrides.args[0]"},
 		{"reserved suppressed arg", in(overriden, "suppressArgs: [--kv-events-config]"), in(overriden, "suppressArgs: [--x, --disable-hybrid-kv-cache-manager]"), "spec.integration.engineOverrides.suppressArgs[1]"},
@@ -84,6 +97,73 @@ func checkOne(t *testing.T, when string, errs field.ErrorList, path string) {
 	t.Helper()
 	if len(errs) == 0 || errs[0].Field != path {
 		t.Errorf("%s: %v, want an error of %s", when, errs, path)
+	}
+}
+
+// TestNamespacesOfEndpoints: only names that a cluster's DNS serves have one.
+func TestNamespacesOfEndpoints(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]string{
+		"r.other.svc:6379":                       "other",
+		"r.other.svc":                            "other",
+		"r.other.svc.:6379":                      "other",
+		"r.other.svc.cluster.local:6379":         "other",
+		"r.other.svc.cluster.local.:6379":        "other",
+		" R.Other.SVC.Cluster.Local.:6379 ":      "other",
+		"redis://r.other.svc:6379/0":             "other",
+		"r-0.r.other.svc.cluster.local:6379":     "other",
+		"10-0-0-1.r.other.svc:6379":              "other",
+		"10-0-0-1.other.pod:6379":                "other",
+		"10-0-0-1.other.pod.cluster.local.:6379": "other",
+		"other.svc:6379":                         "other",
+		"svc.cluster.local:6379":                 "",
+		"redis:6379":                             "",
+		"redis.example.com:6379":                 "",
+		"r.other.svc.example.com:6379":           "",
+		"10.0.0.1:6379":                          "",
+		"[fd00::1]:6379":                         "",
+		"redis://[fd00::1]:6379/0":               "",
+		"fd00::1":                                "",
+		"":                                       "",
+	} {
+		if got := namespaceOf(endpoint); got != want {
+			t.Errorf("%q is in namespace %q, want %q", endpoint, got, want)
+		}
+	}
+}
+
+// TestReservedNamesAreRefusedInEveryList tries each name of each adapter.
+func TestReservedNamesAreRefusedInEveryList(t *testing.T) {
+	t.Parallel()
+	for _, pair := range []struct {
+		runtime v1alpha1.Runtime
+		cache   v1alpha1.BackendType
+		want    string
+	}{
+		{v1alpha1.RuntimeVLLM, v1alpha1.TypeLMCache, "--kv-transfer-config --disable-hybrid-kv-cache-manager PYTHONHASHSEED INFERENCECACHE_NODE_IP INFERENCECACHE_FAIL_OPEN"},
+		{v1alpha1.RuntimeSGLang, v1alpha1.TypeLMCache, "--enable-lmcache --lmcache-config-file --enable-metrics LMCACHE_USE_EXPERIMENTAL INFERENCECACHE_NODE_IP INFERENCECACHE_FAIL_OPEN"},
+		{v1alpha1.RuntimeSGLang, v1alpha1.TypeHiCache, "--enable-hierarchical-cache --hicache-size --hicache-ratio --hicache-write-policy --hicache-io-backend --hicache-mem-layout --enable-metrics"},
+	} {
+		args, env, ok := inject.Reserved(pair.runtime, pair.cache)
+		if got := strings.Join(slices.Concat(args, env), " "); !ok || got != pair.want {
+			t.Errorf("%s with %s reserves %s, want %s", pair.runtime, pair.cache, got, pair.want)
+		}
+		refused := func(list, path string) {
+			t.Helper()
+			b := backend(t, in(overriden, list))
+			b.Spec.Runtime, b.Spec.Type = pair.runtime, pair.cache
+			checkOne(t, string(pair.runtime)+" "+list, Backend(b, nil, nil), "spec.integration.engineOverrides."+path)
+		}
+		for _, name := range args {
+			for _, form := range []string{name, name + "=1", "--" + strings.ReplaceAll(name[2:], "-", "_")} {
+				refused(`args: [--x, "`+form+`"]`, "args[1]")
+				refused(`suppressArgs: [--x, "`+form+`"]`, "suppressArgs[1]")
+			}
+		}
+		for _, name := range env {
+			refused(`env: [{name: A}, {name: `+name+`}]`, "env[1].name")
+			refused(`suppressEnv: [A, `+name+`]`, "suppressEnv[1]")
+		}
 	}
 }
 
