@@ -79,3 +79,28 @@ func TestVerdictNeedsAnAnswer(t *testing.T) {
 		}
 	})
 }
+
+// TestVerdictGoesWithItsServer: one of the same name later starts anew.
+func TestVerdictGoesWithItsServer(t *testing.T) {
+	t.Parallel()
+	inFleet(t, []string{"a"}, func(t *testing.T, f *fleet) {
+		f.hosts["a"].fail(only("/probe", answer(http.StatusOK, `{"backend":"inferencecache.io/self-test","ingest":"ok","routing":"failed","t2":"skipped"}`)))
+		tester := NewTester(f.deps(""), f.client(true))
+		f.start(tester.Run)
+		after(0)
+		if s := tester.State().Servers; len(s) != 1 || s[0].Verdict != loops.Broken {
+			t.Fatalf("state %+v", s)
+		}
+		f.list()
+		after(probeHigh + time.Second)
+		if s := tester.State().Servers; len(s) != 0 {
+			t.Errorf("it is gone, and known as %+v", s)
+		}
+		f.hosts["a"].fail(hang)
+		f.list("a")
+		after(probeHigh + requestTimeout + time.Second)
+		if s := tester.State().Servers; len(s) != 1 || s[0].Verdict != loops.Unknown {
+			t.Errorf("it is back and silent: %+v", s)
+		}
+	})
+}

@@ -128,6 +128,32 @@ func TestRestartedServerGetsThePolicyWithin30Seconds(t *testing.T) {
 	})
 }
 
+// TestOlderSetThatArrivesLateDoesNotStay: a request that timed out here may
+// still be taken there, behind a newer one.
+func TestOlderSetThatArrivesLateDoesNotStay(t *testing.T) {
+	t.Parallel()
+	inFleet(t, []string{"a"}, func(t *testing.T, f *fleet) {
+		p := NewPusher(f.deps(""), nil)
+		f.start(p.Run)
+		push(t, p, document(time.Minute, 1))
+		after(0)
+		a := f.hosts["a"]
+		a.mu.Lock()
+		older := a.adopted[0]
+		a.mu.Unlock()
+		push(t, p, document(time.Hour, 2))
+		after(0)
+		a.AdoptPolicy(older)
+		if got := a.newest(); got != time.Minute {
+			t.Fatalf("has %v", got)
+		}
+		after(30 * time.Second)
+		if got := a.newest(); got != time.Hour {
+			t.Errorf("still has %v", got)
+		}
+	})
+}
+
 func TestServerThatTakesNothingAnyMoreIsBehind(t *testing.T) {
 	t.Parallel()
 	inFleet(t, []string{"a", "b"}, func(t *testing.T, f *fleet) {
