@@ -206,6 +206,7 @@ func (r *backends) remember(name types.NamespacedName) *memory {
 }
 
 func (r *backends) forget(name types.NamespacedName) {
+	r.dials.Forget(name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.memo, name)

@@ -1,17 +1,24 @@
 package reconcile
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"inferencecache.io/inferencecache/api/v1alpha1"
 	"inferencecache.io/inferencecache/internal/loops"
@@ -63,17 +70,29 @@ func TestManagedStorageIsMadeAndKept(t *testing.T) {
 
 func TestForeignObjectsAreNeverTakenOver(t *testing.T) {
 	t.Parallel()
-	theirs := metav1.ObjectMeta{Namespace: "team", Name: "llama-l3", UID: "theirs"}
-	for _, o := range []client.Object{&appsv1.Deployment{ObjectMeta: theirs}, &corev1.Service{ObjectMeta: theirs}, &networkingv1.NetworkPolicy{ObjectMeta: theirs}, &corev1.Secret{ObjectMeta: theirs}} {
+	nobodys := metav1.ObjectMeta{Namespace: "team", Name: "llama-l3", UID: "theirs"}
+	anothers := *nobodys.DeepCopy()
+	anothers.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "CacheBackend", Name: "llama", UID: "older", Controller: new(true)}}
+	var all []client.Object
+	for _, theirs := range []metav1.ObjectMeta{nobodys, anothers} {
+		all = append(all, &appsv1.Deployment{ObjectMeta: theirs, Status: appsv1.DeploymentStatus{AvailableReplicas: 1, UpdatedReplicas: 1}},
+			&corev1.Service{ObjectMeta: theirs}, &networkingv1.NetworkPolicy{ObjectMeta: theirs}, &corev1.Secret{ObjectMeta: theirs})
+	}
+	for _, o := range all {
 		w := newWorld(t, backend(withRedis), o)
 		w.settle(w.backends())
 		w.want("a foreign object", v1alpha1.ConditionRemoteStorageReady, v1alpha1.ReasonNameConflict)
 		w.tells("a foreign object", v1alpha1.ReasonNameConflict)
 		have := o.DeepCopyObject().(client.Object)
-		if !w.get(have, "llama-l3") || have.GetUID() != "theirs" || len(have.GetLabels()) > 0 || len(have.GetOwnerReferences()) > 0 {
+		if !w.get(have, "llama-l3") || have.GetUID() != "theirs" || len(have.GetLabels()) > 0 || len(have.GetAnnotations()) > 0 || len(have.GetOwnerReferences()) != len(o.GetOwnerReferences()) {
 			t.Errorf("%T was changed: %+v", o, have)
 		}
 		b := w.llama()
+		if s := b.Status.RemoteStorage; s == nil || s.Ready != metav1.ConditionFalse {
+			t.Errorf("%T shows as ours: %+v", o, s)
+		} else if _, service := o.(*corev1.Service); service && s.Endpoint != "" {
+			t.Errorf("the endpoint is another's: %+v", s)
+		}
 		b.Spec.RemoteStorage = nil
 		w.must(w.client.Update(t.Context(), b))
 		w.settle(w.backends())
@@ -112,6 +131,22 @@ func TestFailedWritesAreTriedAgainAndTellNothing(t *testing.T) {
 	}
 	if all := w.happened(); len(all) > 0 {
 		t.Errorf("told %q", all)
+	}
+	w.fail = ""
+	w.settle(r)
+	w.tells("written at last", v1alpha1.EventSelectorUnmatched)
+	w = newWorld(t, backend(hostOnly), engine("e-0", nil))
+	r = w.backends()
+	r.client = interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return apierrors.NewConflict(schema.GroupResource{}, "llama", nil)
+		},
+	})
+	if result, err := w.reconcile(r); err != nil || result.RequeueAfter == 0 {
+		t.Errorf("another writer came first: again after %s, error %v", result.RequeueAfter, err)
+	}
+	if all := w.happened(); len(all) > 0 {
+		t.Errorf("another writer came first: told %q", all)
 	}
 	w = newWorld(t, backend(withRedis))
 	r = w.backends()
@@ -194,6 +229,79 @@ func TestDeletedBackendWaitsForItsEngines(t *testing.T) {
 		t.Error("it is not in use, and still there")
 	}
 	w.settle(r) // of nothing
+	if len(r.memo) > 0 {
+		t.Error("a backend that is gone is remembered")
+	}
+}
+
+// TestGoneBackendIsNotDialled: one without anything to drain goes at once.
+func TestGoneBackendIsNotDialled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, backend(func(b *v1alpha1.CacheBackend) {
+		withRedis(b)
+		b.Spec.RemoteStorage.Ownership, b.Spec.RemoteStorage.Endpoint = v1alpha1.External, "redis:6379"
+	}))
+	r := w.backends()
+	w.settle(r)
+	if len(r.dials.wanted) != 1 || len(r.memo) != 1 {
+		t.Fatalf("dials %v", r.dials.wanted)
+	}
+	w.must(w.client.Delete(t.Context(), w.llama()))
+	w.settle(r)
+	if len(r.dials.wanted) > 0 || len(r.memo) > 0 {
+		t.Errorf("it is gone, and dialled %v, remembered %v", r.dials.wanted, r.memo)
+	}
+}
+
+// TestNothingIsSaidOfPodsThatCannotBeRead: not that there are none, either.
+func TestNothingIsSaidOfPodsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	elsewhere := backend(hostOnly)
+	elsewhere.Namespace, elsewhere.UID = "well", "u2"
+	there := engine("e-0", func(p *corev1.Pod) { p.Namespace = "well" })
+	w := newWorld(t, backend(hostOnly), engine("e-0", nil), elsewhere, there)
+	r := w.backends()
+	hear := func(prefixes int64) {
+		r.heard.Receive(t.Context(), loops.Pulled{At: time.Now(), Answered: []string{"s-0"}, Snapshot: status.Snapshot{Replicas: []status.Replica{
+			{ReplicaID: "e-0", Tenant: "team", PrefixCount: prefixes, LastEventAt: time.Now(), LastUpdate: time.Now()},
+			{ReplicaID: "e-0", Tenant: "well", PrefixCount: prefixes, LastEventAt: time.Now(), LastUpdate: time.Now()}}}})
+	}
+	p := &pusher{}
+	x := &index{client: w.client, heard: r.heard, pusher: p, loops: Loops{Pull: pull{p}, Probe: probe{p}}}
+	hear(7)
+	w.settle(r)
+	if _, err := x.Reconcile(t.Context(), ctrl.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	before := w.llama().Status
+	if before.IndexParticipation == nil || before.IndexParticipation.PrefixCount != 7 {
+		t.Fatalf("participation %+v", before.IndexParticipation)
+	}
+	x.client = interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			o := client.ListOptions{}
+			if _, pods := list.(*corev1.PodList); pods && o.ApplyOptions(opts).Namespace == "team" {
+				return errors.New("no answer")
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	r.client = x.client
+	hear(9)
+	if _, err := x.Reconcile(t.Context(), ctrl.Request{}); err == nil {
+		t.Error("the index: pods that cannot be read are no error")
+	}
+	if _, err := w.reconcile(r); err == nil {
+		t.Error("the backend: pods that cannot be read are no error")
+	}
+	if diff := cmp.Diff(before, w.llama().Status); diff != "" {
+		t.Errorf("the status does not stand: %s", diff)
+	}
+	var well v1alpha1.CacheBackend
+	w.must(w.client.Get(t.Context(), types.NamespacedName{Namespace: "well", Name: "llama"}, &well))
+	if part := well.Status.IndexParticipation; part == nil || part.PrefixCount != 9 {
+		t.Errorf("another namespace: participation %+v", part)
+	}
 }
 
 func TestDeletionPolicies(t *testing.T) {

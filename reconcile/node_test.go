@@ -107,6 +107,25 @@ func described(p nodePlan) string {
 	return strings.Join(words, " ")
 }
 
+// TestServersOfAnotherIdentityAreReplaced: each mark of whose it is counts.
+func TestServersOfAnotherIdentityAreReplaced(t *testing.T) {
+	t.Parallel()
+	b := backend(onNodes)
+	e := *engine("e-0", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
+	for name, edit := range map[string]func(*corev1.Pod){
+		"owner":     func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationNodeOwner] = "team/other" },
+		"owner UID": func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationNodeOwnerUID] = "u0" },
+		"label":     func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelNodeServer) },
+		"memory":    func(p *corev1.Pod) { p.Spec.Volumes[0].HostPath.Path += "x" },
+		"argument":  func(p *corev1.Pod) { p.Spec.Containers[0].Args = nil },
+	} {
+		p := planNodes(b, []corev1.Pod{e}, []corev1.Pod{nodeServer(t, b, "n1", edit)}, inject.ServerHash(b, inject.Options{LMCacheImage: "lmcache"}), noon)
+		if diff := cmp.Diff("remove n1 again 5s", described(p)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
 func TestNodeMemoryIsGivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, backend(func(b *v1alpha1.CacheBackend) {
@@ -142,6 +161,22 @@ func TestNodeMemoryIsGivenBack(t *testing.T) {
 		t.Errorf("memory is freed: %q", got)
 	}
 	w.tells("memory is freed", v1alpha1.EventSharedMemoryReleased)
+}
+
+// TestForeignPodOfAServersNameIsLeftAlone: it may be anybody's.
+func TestForeignPodOfAServersNameIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	server := nodeServer(t, backend(onNodes), "n1", nil)
+	theirs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: server.Name, UID: "theirs"}}
+	w := newWorld(t, backend(onNodes), engine("e-0", func(p *corev1.Pod) { p.Spec.NodeName = "n1" }), theirs)
+	if _, err := w.reconcile(w.backends()); err == nil || !strings.Contains(err.Error(), "left alone") {
+		t.Errorf("a taken name: %v", err)
+	}
+	w.want("a taken name", v1alpha1.ConditionDegraded, v1alpha1.ReasonApplyFailed)
+	have := &corev1.Pod{}
+	if !w.get(have, server.Name) || have.UID != "theirs" || len(have.Labels) > 0 || len(have.OwnerReferences) > 0 {
+		t.Errorf("it was changed: %+v", have.ObjectMeta)
+	}
 }
 
 func TestNodeServersNeedPermission(t *testing.T) {
