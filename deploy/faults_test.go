@@ -63,7 +63,7 @@ func refusePolicies(t *testing.T, at, target string) (stop func()) {
 func (in *installed) desertedEndpoint(t *testing.T) client.Object {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
-	labels := map[string]string{discoveryv1.LabelServiceName: "inference-cache-server"}
+	labels := map[string]string{discoveryv1.LabelServiceName: "inference-cache-servers"}
 	if err := it.Client.List(t.Context(), &list, client.InNamespace(home), client.MatchingLabels(labels)); err != nil || len(list.Items) == 0 {
 		t.Fatal(list.Items, err)
 	}
