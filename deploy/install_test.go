@@ -457,6 +457,7 @@ func (in *installed) doctorNames(t *testing.T, ns string) {
 		if err := it.Client.Delete(t.Context(), deserted); err != nil {
 			t.Fatal(err)
 		}
+		doctorComesToFind(t)
 	})
 	t.Run("controllers of which none leads", in.nobodyLeads)
 	t.Run("a replica that one server knows", func(t *testing.T) {
