@@ -4,6 +4,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -60,7 +61,7 @@ func refusePolicies(t *testing.T, at, target string) (stop func()) {
 }
 
 // desertedEndpoint adds ports to the servers' Service where nobody listens.
-func (in *installed) desertedEndpoint(t *testing.T) client.Object {
+func desertedEndpoint(t *testing.T) client.Object {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
 	labels := map[string]string{discoveryv1.LabelServiceName: "inference-cache-servers"}
@@ -119,7 +120,7 @@ func (in *installed) nobodyLeads(t *testing.T) {
 	}
 	it.Eventually(t, "another leader", func(context.Context) error {
 		if !slices.ContainsFunc(in.controllers, (*process).leads) {
-			return context.DeadlineExceeded
+			return errors.New("nobody leads")
 		}
 		return nil
 	})

@@ -452,7 +452,7 @@ func (in *installed) doctorNames(t *testing.T, ns string) {
 			})
 	})
 	t.Run("an address of servers where nobody is", func(t *testing.T) {
-		deserted := in.desertedEndpoint(t)
+		deserted := desertedEndpoint(t)
 		doctorComesToFind(t, "snapshots-unread")
 		if err := it.Client.Delete(t.Context(), deserted); err != nil {
 			t.Fatal(err)

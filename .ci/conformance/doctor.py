@@ -20,11 +20,11 @@ SETTLE = "45s"  # the slowest fault shows after 30 s on an idle machine
 class System:
     """`run --role=all` with ports of its own, and a doctor that looks at it."""
 
-    def __init__(self, stack, log, name, *flags, want=None, scheme="http", doctor=(), env=None, subject="demo/sim-1"):
+    def __init__(self, stack, log, name, *flags, want=None, scheme="http", env=None, subject="demo/sim-1"):
         self.name, self.want, self.subject = name, [want or name] if name else [], subject
         first = free_ports(5)  # and the engines' HTTP ports
         self.base, self.control, self.engine = f"{scheme}://127.0.0.1:{first}", f"http://127.0.0.1:{first + 1}", f"http://127.0.0.1:{first + 2}"
-        self.flags, self.env = list(doctor), dict(os.environ, **(env or {}))
+        self.flags, self.env = [], dict(os.environ, **(env or {}))
         process = subprocess.Popen(
             [BINARY, "run", "--role=all", "--sim=2", f"--sim-listen=127.0.0.1:{first + 2}", f"--listen=127.0.0.1:{first}",
              f"--control-listen=127.0.0.1:{first + 1}", "--log-level=error", *flags], stdout=log, stderr=log)

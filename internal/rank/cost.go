@@ -103,7 +103,7 @@ type Fleet struct {
 type Scratch struct {
 	values []float64
 	order  []int32
-	held   []uint64 // how much less than the most a replica holds, above its place in ranked
+	held   []uint64 // MaxInt32 less the tokens held, above the place in ranked
 	ranked []Ranked
 	sorted []Ranked
 }

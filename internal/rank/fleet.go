@@ -135,10 +135,9 @@ func (c *Cost) sort(s *Scratch, f *Fleet, q *Query) {
 		slices.SortFunc(s.order, func(i, j int32) int { return better(&s.ranked[i], &s.ranked[j], f) })
 		s.order = s.order[:top]
 	} else {
-		var last *Ranked          // of those chosen, once there are enough
 		for i := range s.ranked { // most do not get beyond the first comparison
 			r := &s.ranked[i]
-			if last != nil && (!f.Blind && r.Late == last.Late && r.Value > last.Value || better(r, last, f) >= 0) {
+			if len(s.order) == top && better(r, &s.ranked[s.order[top-1]], f) >= 0 {
 				continue
 			}
 			if len(s.order) < top {
@@ -149,9 +148,6 @@ func (c *Cost) sort(s *Scratch, f *Fleet, q *Query) {
 				s.order[at] = s.order[at-1]
 			}
 			s.order[at] = int32(i)
-			if len(s.order) == top {
-				last = &s.ranked[s.order[top-1]]
-			}
 		}
 	}
 	s.keepOneWithout(f, top)

@@ -62,7 +62,7 @@ var systemKinds = map[string]kind{
 	"snapshot-answers": {"SN004", checkSnapshot, OK, "/snapshot answers", ""},
 	"snapshot-refused": {"SN005", checkSnapshot, Warn,
 		"/snapshot refuses this token",
-		"it is not of the account that the server's --allowed-controller-sa names, or not of the audience inferencecache.io/controller: correct the flag, or give another token with --token-file",
+		"it is not of the account of the server's --allowed-controller-sa, or not of its --controller-audience: correct these, or give another token with --token-file",
 	},
 
 	"policy-unreachable": {"PL001", checkPolicy, Fail,
@@ -166,7 +166,7 @@ var systemKinds = map[string]kind{
 	},
 
 	"index-near-budget": {"IX001", checkIndex, Warn,
-		"the index is at its budget and evicts",
+		"the index is near its budget and evicts, or soon will",
 		"raise --index-memory, or shorten the TTL; `inferencecache bench --engines N` sizes it",
 	},
 	"index-disagrees": {"IX002", checkIndex, Warn,
