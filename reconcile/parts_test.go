@@ -204,7 +204,9 @@ func TestOnlyChangesAreTold(t *testing.T) {
 		before, after v1alpha1.CacheBackendStatus
 		want          []string
 	}{
-		"the same":     {ill, ill, nil},
+		"the same": {ill, ill, nil},
+		"said twice": {with(), with(condition("ConnectorReady", metav1.ConditionFalse, "NoEnginePods"), condition("EventsFresh", metav1.ConditionFalse, "NoEnginePods")),
+			[]string{"Warning NoEnginePods"}},
 		"first":        {with(), well, []string{"Normal KVEventsObserved"}},
 		"went bad":     {well, ill, []string{"Warning KVEventsStale", "Warning BackendDegraded"}},
 		"recovered":    {ill, well, []string{"Normal KVEventsObserved", "Normal BackendRecovered"}},

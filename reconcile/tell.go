@@ -32,7 +32,10 @@ func happenings(before, after v1alpha1.CacheBackendStatus) (all []happening) {
 		if is.Status != metav1.ConditionTrue && is.Reason != v1alpha1.ReasonAwaitingFirstEvent && is.Reason != v1alpha1.ReasonRemotePending {
 			level = corev1.EventTypeWarning
 		}
-		all = append(all, happening{level, is.Reason, is.Message})
+		// Two conditions can say the same, as when no engine runs.
+		if h := (happening{level, is.Reason, is.Message}); !slices.Contains(all, h) {
+			all = append(all, h)
+		}
 	}
 	all = append(all, turns(before, after)...)
 	if after.FailOpen != nil && (before.FailOpen == nil || *before.FailOpen) && !*after.FailOpen {

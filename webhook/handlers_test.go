@@ -31,6 +31,7 @@ type neighbours struct {
 	tenants  []v1alpha1.CacheTenant
 	grants   string
 	err      error
+	cached   *neighbours // what the cache knows; nil: the same
 }
 
 func (n *neighbours) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
@@ -136,7 +137,11 @@ func admit(t *testing.T, n *neighbours, pod *corev1.Pod, dry bool) (response adm
 		t.Fatal(err)
 	}
 	recorder, set := events.NewFakeRecorder(10), metrics.NewSet()
-	h := &linker{reader: n, decoder: admission.NewDecoder(scheme), options: linkOptions, events: recorder, meters: newMeters(set), log: slog.New(slog.DiscardHandler)}
+	cached := n
+	if n.cached != nil {
+		cached = n.cached
+	}
+	h := &linker{live: n, cached: cached, decoder: admission.NewDecoder(scheme), options: linkOptions, events: recorder, meters: newMeters(set), log: slog.New(slog.DiscardHandler)}
 	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "ns", Object: runtime.RawExtension{Raw: raw}, DryRun: &dry}}
 	response = h.Handle(t.Context(), request)
 	close(recorder.Events)
@@ -205,6 +210,8 @@ func TestEveryOutcomeIsAnsweredCountedAndTold(t *testing.T) {
 		"nobody's, bare": {&neighbours{}, enginePod("d", nil), false, true, true, v1alpha1.SkipNoBackend, `inferencecache_pod_injections_total{result="skipped",reason="no-backend"} 1`, ""},
 		"no answer": {&neighbours{err: errors.New("no answer")}, owned(enginePod("d", nil)), false, true, true, v1alpha1.SkipLookupFailed,
 			`inferencecache_pod_injections_total{result="skipped",reason="lookup-failed"} 1`, "Warning NotInjected"},
+		"remembered": {&neighbours{err: errors.New("no answer"), cached: one}, enginePod("d", nil), false, true, true, "",
+			`inferencecache_pod_injections_total{result="wired",reason=""} 1`, ""},
 		"only asked":     {one, foreign, true, true, true, v1alpha1.SkipForeignConnector, "", ""},
 		"no cache's pod": {one, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, false, true, false, "", "", ""},
 	} {

@@ -24,11 +24,16 @@ import (
 // that this is why.
 const listTimeout = 2 * time.Second
 
+// cacheTimeout is for a cache that is not filled yet: one that is answers at
+// once.
+const cacheTimeout = 100 * time.Millisecond
+
 // linker wires engine pods when they are created. What it cannot wire it
 // admits as it is, with the reason on it: a missing cache must not keep an
 // engine from starting. Only a pod that two caches claim is denied.
 type linker struct {
-	reader  client.Reader
+	live    client.Reader // asks the API server
+	cached  client.Reader // knows what it told before
 	decoder admission.Decoder
 	options inject.Options
 	events  events.EventRecorder
@@ -36,7 +41,7 @@ type linker struct {
 	log     *slog.Logger
 }
 
-// +kubebuilder:rbac:groups=inferencecache.io,resources=cachebackends,verbs=list
+// +kubebuilder:rbac:groups=inferencecache.io,resources=cachebackends,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Handle answers for one pod.
@@ -67,16 +72,31 @@ func (h *linker) Handle(ctx context.Context, request admission.Request) admissio
 
 // decide gathers and decides.
 func (h *linker) decide(ctx context.Context, pod *corev1.Pod, namespace string) link {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	var backends v1alpha1.CacheBackendList
-	if err := h.reader.List(ctx, &backends, client.InNamespace(namespace)); err != nil && pod.Labels[v1alpha1.LabelCacheDomain] != "" {
+	backends, err := h.list(ctx, namespace)
+	if err != nil && pod.Labels[v1alpha1.LabelCacheDomain] != "" {
 		h.log.Warn("pod is admitted without cache", "namespace", namespace, "pod", nameOf(pod), "err", err)
 		return link{Outcome: inject.Refuse(pod, inject.Refusal{
 			Reason: v1alpha1.SkipLookupFailed, Message: fmt.Sprintf("the CacheBackends of namespace %s could not be listed: %v", namespace, err),
 		})}
 	}
 	return linkPod(pod, backends.Items, h.options)
+}
+
+// list the backends of a namespace: by asking, or as they were when the API
+// server last told, if it is too busy to answer. That is when a thousand pods
+// start at once, and nobody writes backends.
+func (h *linker) list(ctx context.Context, namespace string) (backends v1alpha1.CacheBackendList, err error) {
+	soon, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	if err = h.live.List(soon, &backends, client.InNamespace(namespace)); err == nil {
+		return backends, nil
+	}
+	soon, cancel = context.WithTimeout(ctx, cacheTimeout)
+	defer cancel()
+	if h.cached.List(soon, &backends, client.InNamespace(namespace)) == nil {
+		return backends, nil
+	}
+	return backends, err
 }
 
 // patchTo changes one pod into the other. The patch is made between two pods

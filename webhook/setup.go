@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -8,11 +9,13 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"inferencecache.io/inferencecache/api/v1alpha1"
 	"inferencecache.io/inferencecache/webhook/certs"
 	"inferencecache.io/inferencecache/webhook/inject"
 )
@@ -65,6 +68,10 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	s := webhook.NewServer(server)
 	register(s, mgr, o)
+	// Filled from the start, so that it is there when the API server is not.
+	if _, err := mgr.GetCache().GetInformer(context.Background(), &v1alpha1.CacheBackend{}, cache.BlockUntilSynced(false)); err != nil {
+		return err
+	}
 	return errors.Join(mgr.Add(s), addCheck("webhook", s.StartedChecker()))
 }
 
@@ -90,7 +97,7 @@ func addKeeper(mgr ctrl.Manager, o Options) (*certs.Keeper, error) {
 func register(s webhook.Server, mgr ctrl.Manager, o Options) {
 	reader, scheme := mgr.GetAPIReader(), mgr.GetScheme()
 	s.Register(PathPod, &admission.Webhook{Handler: &linker{
-		reader: reader, decoder: admission.NewDecoder(scheme), options: o.Inject,
+		live: reader, cached: mgr.GetCache(), decoder: admission.NewDecoder(scheme), options: o.Inject,
 		events: mgr.GetEventRecorder(recorderName), meters: newMeters(o.Metrics), log: o.Log,
 	}})
 	b, p, t := &backends{reader, o.Inject}, &policies{reader}, &tenants{reader}
