@@ -153,7 +153,7 @@ func (w *writer) storeLocked(p *partition, ord uint16, limits *Limits, op *Op, k
 		r, off, ok := p.find(w.x, keys[pos])
 		if !ok {
 			if !touched {
-				w.touch(keys[pos+1:])
+				touch(w, keys[pos+1:])
 				touched = true
 			}
 			pos, room = w.append(&h, keys, pos, more)

@@ -11,6 +11,7 @@ const (
 	clockKeys   = 4096 // else the best of the segments that start in a window of so many
 	coldWindows = 4    // that makeRoom looks through
 	clockTake   = 8    // at most so many of a window
+	coldSlack   = 24   // what is younger by this share of its age is as cold
 )
 
 // victims serialises evictions, so that no two go for the same excess.
@@ -114,8 +115,9 @@ func (x *Index) enforceEntries(now tick, limit int64, out *Applied) {
 //
 // Of each window the coldest may go, if they are as cold as what went lately.
 // Where nothing is, a few windows on, what counts as cold is raised to the
-// coldest that was found: so an idle tenant's segments go before those of a
-// busy one, wherever the clock stands.
+// coldest that was found, and what is a little younger: so an idle tenant's
+// segments go before those of a busy one, wherever the clock stands. Without
+// the little, most windows would be looked through for nothing.
 func (x *Index) makeRoom(now tick, out *Applied) (any bool) {
 	v := &x.victims
 	v.mu.Lock()
@@ -144,6 +146,9 @@ func (x *Index) makeRoom(now tick, out *Applied) (any bool) {
 	found := v.next.p != nil
 	v.cold, v.next = v.next, candidate{}
 	v.cold.p = nil // it may be freed by now
+	if v.cold.seen != noTick {
+		v.cold.seen += (now - v.cold.seen) / coldSlack
+	}
 	return found
 }
 

@@ -60,11 +60,11 @@ func (st *stripe) find(h *heap, tag uint64, k kv.Hash) (r ref, off int, ok bool)
 	}
 }
 
-// touch reads the homes of keys. The searches that follow branch on what they
-// read, one after the other; these reads wait for memory all at once.
-func (w *writer) touch(keys []kv.Hash) {
+// touch reads the homes of keys. What follows branches on what it reads, one
+// key after the other; these reads wait for memory all at once.
+func touch[K ~uint64](w *writer, keys []K) {
 	for _, k := range keys {
-		place := w.x.place(k)
+		place := w.x.place(kv.Hash(k))
 		tag := tagOf(place)
 		if t := w.p.stripes[stripeOf(place)].table(tag); t != nil {
 			w.touched ^= uint64(t.entries[home(tag, t.depth, t.main)])
@@ -207,6 +207,7 @@ func (w *writer) settle(r ref) {
 	g := w.x.heap.segment(r)
 	switch n, live := g.n(), g.live(); {
 	case live == 0:
+		touch(w, g.keys())
 		for off, k := range g.keys() {
 			w.erase(k, r, off)
 		}
@@ -262,6 +263,7 @@ func (w *writer) rebuild(r ref, class uint8) (to ref, ok bool) {
 		dst[2*i], dst[2*i+1] = s.who, s.what
 	}
 	g[0] = numbers(n, n, class, old.spanClass(), l.len())
+	touch(w, old.keys())
 	for off, k := range old.keys() {
 		if !held.has(off) {
 			w.erase(k, r, off)
