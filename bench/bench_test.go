@@ -49,7 +49,7 @@ func TestRunYieldsEveryFigure(t *testing.T) {
 		"K=1: add, holder-blocks a second", "K=1: heap objects", "K=1: garbage collection", "K=1: garbage collection, longest pause",
 		"K=1: lookup, 64 blocks", "K=1: lookup, 1024 blocks", "K=8: lookup, 64 blocks", "K=8: allocations of a lookup, 64 blocks",
 		"K=1: remove a block, random order", "K=1: remove a block, from the head", "K=1: remove a block, from the tail",
-		"K=1: clear a replica that holds all", "K=1: kill a replica that holds all",
+		"K=5: clear a replica that holds all", "K=5: kill a replica that holds all",
 		"at the budget: add, holder-blocks a second, median batch", "at the budget: batch of 512, p99.9, with what the machine adds", "at the budget: batch of 512, slowest of 100, each at its best of 5 turns",
 		"uniform: lookups a second, 1024 blocks, 1 readers", "zipf: lookups a second, 1024 blocks, 2 readers",
 		"root: lookups a second, 1024 blocks, 8 readers, with a writer / without",

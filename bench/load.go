@@ -53,11 +53,15 @@ func Replica(r int) string { return fmt.Sprint("replica-", r) }
 // one before it, so k is at most MaxHolders.
 func Fill(x *index.Index, keys []kv.Hash, chain, k int) {
 	for r := range k {
-		ends := chain - r*chain/MaxHolders
-		batch := &index.Batch{Scope: Scope, Replica: Replica(r), Seen: Now, Ops: make([]index.Op, 1)}
-		for from := 0; from < len(keys); from += chain {
-			StoreChain(x, batch, keys[from:min(from+ends, len(keys))])
-		}
+		fillAs(x, Replica(r), keys, chain, chain-r*chain/MaxHolders)
+	}
+}
+
+// fillAs stores the first keys of each chain under one replica.
+func fillAs(x *index.Index, replica string, keys []kv.Hash, chain, ends int) {
+	batch := &index.Batch{Scope: Scope, Replica: replica, Seen: Now, Ops: make([]index.Op, 1)}
+	for from := 0; from < len(keys); from += chain {
+		StoreChain(x, batch, keys[from:min(from+ends, len(keys))])
 	}
 }
 

@@ -27,8 +27,7 @@ type tail struct {
 func (x *Index) Apply(now time.Time, b *Batch) (out Applied) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
-	w.x, w.out, w.tail = x, &out, tail{}
-	w.now = ticks(now)
+	w.start(x, ticks(now))
 	w.at = min(ticks(b.Seen), w.now)
 	for i := range b.Ops {
 		switch op := &b.Ops[i]; op.Kind {
@@ -45,9 +44,8 @@ func (x *Index) Apply(now time.Time, b *Batch) (out Applied) {
 			panic("bug: index op of no kind")
 		}
 	}
-	x.enforce(w.now, b.Scope.Tenant, 0, &out)
-	w.x, w.out, w.tail = nil, nil, tail{}
-	return out
+	x.enforce(w.now, b.Scope.Tenant, 0, &w.out)
+	return w.end()
 }
 
 func (w *writer) store(b *Batch, op *Op) {
@@ -82,7 +80,7 @@ func (w *writer) store(b *Batch, op *Op) {
 			w.tokens[i] = int32(min(max(sum, 0), math.MaxInt32))
 		}
 		w.storeWindow(s, limits, b.Replica, op, keys, len(op.Keys)-from-len(keys))
-		w.x.enforce(w.now, b.Scope.Tenant, farOver, w.out)
+		w.x.enforce(w.now, b.Scope.Tenant, farOver, &w.out)
 	}
 }
 
@@ -122,7 +120,7 @@ func (w *writer) storeWindow(s *scope, limits *Limits, replica string, op *Op, k
 			continue
 		}
 		tries++
-		if tries > maxTries || !w.x.makeRoom(w.now, w.out) {
+		if tries > maxTries || !w.x.makeRoom(w.now, &w.out) {
 			w.out.Refused++
 			pos++
 			tries = 0

@@ -16,8 +16,7 @@ func (x *Index) Remove(now time.Time, tenant, model, replica, adapter string, ke
 	}
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
-	w.x, w.out = x, &out
-	w.now = ticks(now)
+	w.start(x, ticks(now))
 	w.at = min(ticks(at), w.now)
 	keys := [1]kv.Hash{key}
 	for _, s := range t.every(func(n scopeName) bool { return n.model == model }) {
@@ -32,11 +31,11 @@ func (x *Index) Remove(now time.Time, tenant, model, replica, adapter string, ke
 		s.mu.RUnlock()
 		s.unpin()
 	}
+	out = w.end()
 	out.Unknown = 0
 	if out.Removed+out.Stale == 0 {
 		out.Unknown = 1
 	}
-	w.x, w.out = nil, nil
 	return out
 }
 

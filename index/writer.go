@@ -11,7 +11,7 @@ import (
 type writer struct {
 	x       *Index
 	now, at tick
-	out     *Applied
+	out     Applied
 	p       *partition
 	keys    int64 // change of the partition's sizes, for done
 	held    int64
@@ -26,6 +26,16 @@ type writer struct {
 }
 
 var writers = sync.Pool{New: func() any { return new(writer) }}
+
+// start what a caller asked for.
+func (w *writer) start(x *Index, now tick) { w.x, w.now, w.out, w.tail = x, now, Applied{}, tail{} }
+
+// end it, and say what became of it.
+func (w *writer) end() (out Applied) {
+	out = w.out
+	w.x, w.out = nil, Applied{}
+	return out
+}
 
 // begin work on a partition.
 func (w *writer) begin(x *Index, p *partition, now tick) {
