@@ -1,7 +1,9 @@
 package index
 
 import (
+	"bytes"
 	"sync"
+	"unsafe"
 
 	"inferencecache.io/inferencecache/internal/kv"
 )
@@ -86,12 +88,20 @@ func touch[K ~uint64](w *writer, keys []K) {
 func match(g segment, off int, keys []kv.Hash) int {
 	have := g.keys()[off:]
 	n := min(len(have), len(keys))
+	if bytes.Equal(bytesOf(have[:n]), bytesOf(keys[:n])) { // many at a time
+		return n
+	}
 	for i, k := range have[:n] {
 		if k != uint64(keys[i]) {
 			return i
 		}
 	}
 	return n
+}
+
+// bytesOf keys, where they lie.
+func bytesOf[K ~uint64](keys []K) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(keys))), kv.HashSize*len(keys))
 }
 
 // matchBack counts the keys that lie one before the other from offset off on.
