@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -99,19 +100,22 @@ func BenchmarkLoopback(b *testing.B) {
 				}
 			}
 		})
-		b.Run(name+"/callers=8", func(b *testing.B) { crowd(b, 8, call) })
+		b.Run(name+"/callers=8", func(b *testing.B) { crowd(b, 8, 0, call) })
+		b.Run(name+"/callers=8/rest=10ms", func(b *testing.B) { crowd(b, 8, 10*time.Millisecond, call) })
 	}
 }
 
-// crowd lets several callers call one after the other each, and reports how long
-// the calls take.
-func crowd(b *testing.B, callers int, call func() error) {
+// crowd lets several callers make one call after the other each, with rests of
+// that mean between, and reports how long the calls take. Without rests the
+// machine is never idle, and the time is mostly that of waiting for a core.
+func crowd(b *testing.B, callers int, rest time.Duration, call func() error) {
 	took := make([][]time.Duration, callers)
 	var all sync.WaitGroup
 	b.ResetTimer()
 	for i := range callers {
 		all.Go(func() {
 			for range max(1, b.N/callers) {
+				time.Sleep(time.Duration(2 * rand.Float64() * float64(rest)))
 				start := time.Now()
 				if err := call(); err != nil {
 					b.Error(err)
