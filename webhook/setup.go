@@ -68,12 +68,21 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	s := webhook.NewServer(server)
 	register(s, mgr, o)
-	// Filled from the start, so that it is there when the API server is not.
-	if _, err := mgr.GetCache().GetInformer(context.Background(), &v1alpha1.CacheBackend{}, cache.BlockUntilSynced(false)); err != nil {
-		return err
-	}
-	return errors.Join(mgr.Add(s), addCheck("webhook", s.StartedChecker()))
+	return errors.Join(mgr.Add(s), mgr.Add(remembered{mgr.GetCache()}), addCheck("webhook", s.StartedChecker()))
 }
+
+// remembered has the cache know backends from the start, leader or not, so that
+// they are there when the API server is not.
+type remembered struct{ cache cache.Cache }
+
+// Start implements manager.Runnable.
+func (r remembered) Start(ctx context.Context) error {
+	_, err := r.cache.GetInformer(ctx, &v1alpha1.CacheBackend{})
+	return err
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (remembered) NeedLeaderElection() bool { return false }
 
 // modern leaves out HTTP/2: API servers do not need it here, and its floods
 // have no target then.
