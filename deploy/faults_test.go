@@ -4,17 +4,23 @@ package deploy
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,18 +32,59 @@ func without(args []string, flag string) []string {
 	return slices.DeleteFunc(args, func(a string) bool { return strings.HasPrefix(a, flag+"=") })
 }
 
-// otherwise runs the first server with other arguments meanwhile.
-func (in *installed) otherwise(t *testing.T, change func(args []string) []string, meanwhile func()) {
-	p := in.running[0]
-	p.stop()
-	defer func() {
-		in.running[0] = start(in.t, p.name, p.args...)
-		in.running[0].becomesReady(in.t, "http://"+in.servers[0]+":9090/readyz")
-	}()
-	odd := start(t, "odd "+p.name, change(slices.Clone(p.args))...)
+// otherwise runs a server or a controller with other arguments meanwhile.
+func (in *installed) otherwise(t *testing.T, p **process, change func(args []string) []string, meanwhile func()) {
+	was := *p
+	was.stop()
+	defer func() { *p = was.again(in.t) }()
+	odd := was.again(t, change)
 	defer odd.stop()
-	odd.becomesReady(t, "http://"+in.servers[0]+":9090/readyz")
 	meanwhile()
+}
+
+// endsSoon puts a certificate of the webhooks, by the authority that the API
+// server trusts, into a folder. It has two days left, as it would if nobody had
+// renewed it.
+func endsSoon(t *testing.T) (dir string) {
+	t.Helper()
+	var secret corev1.Secret
+	if err := it.Client.Get(t.Context(), client.ObjectKey{Namespace: home, Name: "webhook-server-cert"}, &secret); err != nil {
+		t.Fatal(err)
+	}
+	decode := func(name string) []byte {
+		block, _ := pem.Decode(secret.Data[name])
+		if block == nil {
+			t.Fatalf("no PEM in %s of the webhooks' Secret", name)
+		}
+		return block.Bytes
+	}
+	authority, err := x509.ParseCertificate(decode("ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := x509.ParseECPrivateKey(decode("ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(decode("tls.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf.NotAfter = time.Now().Add(48 * time.Hour)
+	signed, err := x509.CreateCertificate(rand.Reader, leaf, authority, leaf.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	for name, data := range map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}),
+		"tls.key": secret.Data["tls.key"],
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // refusePolicies listens at an address in front of a server's control port and
@@ -104,9 +151,7 @@ func (in *installed) nobodyLeads(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the leader goes on without a lease")
 	}
-	in.controllers[leader] = start(in.t, p.name, p.args...)
-	ip, _, _ := strings.Cut(strings.TrimPrefix(p.args[slices.IndexFunc(p.args, func(a string) bool { return strings.HasPrefix(a, "--listen=") })], "--listen="), ":")
-	in.controllers[leader].becomesReady(t, "http://"+ip+":9090/readyz")
+	in.controllers[leader] = p.again(in.t)
 
 	policy := &v1alpha1.CachePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: it.Namespace(t), Name: "unheard"}}
 	if err := it.Client.Create(t.Context(), policy); err != nil {

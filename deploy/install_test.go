@@ -423,29 +423,35 @@ func (in *installed) doctorNames(t *testing.T, ns string) {
 	})
 	doctorComesToFind(t)
 
-	follower := in.controllers[0]
-	if follower.leads() {
-		follower = in.controllers[1]
+	follower := &in.controllers[0]
+	if (*follower).leads() {
+		follower = &in.controllers[1]
 	}
-	follower.signal(t, syscall.SIGSTOP)
+	(*follower).signal(t, syscall.SIGSTOP)
 	doctorFinds(t, "webhook-unreachable")
-	follower.signal(t, syscall.SIGCONT)
+	(*follower).signal(t, syscall.SIGCONT)
+
+	t.Run("a controller whose certificate nobody renewed", func(t *testing.T) {
+		dir := endsSoon(t)
+		in.otherwise(t, follower, func(args []string) []string { return append(args, "--webhook-cert-dir="+dir) },
+			func() { doctorComesToFind(t, "webhook-certificate-expires") })
+	})
 
 	t.Run("a server that takes every token", func(t *testing.T) {
-		in.otherwise(t, func(args []string) []string {
+		in.otherwise(t, &in.running[0], func(args []string) []string {
 			return append(without(args, "--allowed-controller-sa"), "--insecure-disable-auth")
 		},
 			func() { doctorComesToFind(t, "audience-ignored") })
 	})
 	t.Run("a server that lets another account in", func(t *testing.T) {
-		in.otherwise(t, func(args []string) []string {
+		in.otherwise(t, &in.running[0], func(args []string) []string {
 			return append(args, "--allowed-controller-sa=system:serviceaccount:elsewhere:controller")
 		},
 			func() { doctorComesToFind(t, "snapshot-refused") })
 	})
 	t.Run("a server that gets no policies", func(t *testing.T) {
 		aside := in.servers[0] + ":18081"
-		in.otherwise(t, func(args []string) []string { return append(args, "--control-listen="+aside) },
+		in.otherwise(t, &in.running[0], func(args []string) []string { return append(args, "--control-listen="+aside) },
 			func() {
 				defer refusePolicies(t, in.servers[0]+":8081", aside)()
 				doctorComesToFind(t, "policies-unpushed")

@@ -136,6 +136,19 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
+// again runs what p ran once more, as a kubelet does, until the test ends.
+func (p *process) again(t *testing.T, change ...func(args []string) []string) *process {
+	t.Helper()
+	args := slices.Clone(p.args)
+	for _, c := range change {
+		args = c(args)
+	}
+	q := start(t, p.name, args...)
+	at := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--listen=") })
+	q.becomesReady(t, "http://"+strings.TrimPrefix(args[at], "--listen=")+"/readyz")
+	return q
+}
+
 // leads says whether a controller has won an election.
 func (p *process) leads() bool { return strings.Contains(p.printed(), "Successfully acquired lease") }
 
