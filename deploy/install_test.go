@@ -407,6 +407,10 @@ func (in *installed) doctorNames(t *testing.T, ns string) {
 	doctorComesToFind(t, "no-engine-pods")
 	remove("cachebackend", "empty")
 
+	follower := &in.controllers[0]
+	if (*follower).leads() {
+		follower = &in.controllers[1]
+	}
 	// Controllers mend this within a minute, so look more than once.
 	waitLong(t, "doctor to see an authority of somebody else", func(ctx context.Context) error {
 		hooks := &admissionv1.MutatingWebhookConfiguration{}
@@ -421,12 +425,11 @@ func (in *installed) doctorNames(t *testing.T, ns string) {
 		}
 		return compareFindings(ctx, []string{"webhook-untrusted"})
 	})
+	// What doctor says is to be done.
+	(*follower).stop()
+	*follower = (*follower).again(in.t)
 	doctorComesToFind(t)
 
-	follower := &in.controllers[0]
-	if (*follower).leads() {
-		follower = &in.controllers[1]
-	}
 	(*follower).signal(t, syscall.SIGSTOP)
 	doctorFinds(t, "webhook-unreachable")
 	(*follower).signal(t, syscall.SIGCONT)
