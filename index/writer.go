@@ -35,7 +35,7 @@ func (w *writer) start(x *Index, now tick) { w.x, w.now, w.out, w.tail = x, now,
 // end it, and say what became of it.
 func (w *writer) end() (out Applied) {
 	out = w.out
-	w.x, w.out = nil, Applied{}
+	w.x, w.out, w.tail = nil, Applied{}, tail{}
 	return out
 }
 
